@@ -18,7 +18,7 @@ from nbval.plugin import get_sanitize_patterns
 
 LARGEST = 400_000  # bytes; beyond it a browser and a diff both suffer
 VIEW = "application/vnd.jupyter.widget-view+json"
-NOTE = "  · "  # how `labkit.errors.CellError` begins each of its notes
+NOTE = "  · "  # how `labkit.floor.errors.CellError` begins each of its notes
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?|base64,[A-Za-z0-9+/=]+|\b[nµmu]?s\b|\b[KMGT]?i?B\b| +")
 

@@ -54,7 +54,7 @@ FAMILIES = (
         every=3,
         moved_by=r"labkit/cluster/(engines|hosts?|launchers|process|processes|spread)\.py"
         r"|labkit/rank/(group|membership|store|transport)\.py"
-        r"|notebooks/workbook/tools/(elsewhere/programs|mpi|tied|rank/(link|mpi\w*))\.py",
+        r"|notebooks/workbook/tools/(elsewhere/programs|mpi|child_command|rank/(link|mpi\w*))\.py",
     ),
     Family("notebooks", r"notebooks/", every=3),
     Family("browser", r"tests/browser/", every=3),

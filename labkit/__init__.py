@@ -1,40 +1,30 @@
 """labkit: real ranks in a notebook.
 
     notebooks/     one lesson each, executed for readers
-      workbook/    what serves a lesson or two: tools/, and tools/rank/ on ranks; labkit finds it by name (content.py)
+      workbook/    what lessons own: lesson04.py, its exercises and questions; tools/, and tools/rank/ on ranks
     labkit/
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
-      task.py      an exercise in a learner's hands: card, check, hints, solution
-      script.py    the learner's cells, written as a program that torchrun runs
-      progress.py  what a learner has done, kept on this machine; files.py: written all or nothing
-      restore.py   the button that puts a notebook back; my_notebooks.py: the learner's copies of the lessons
-      widgets.py   a question to answer before the ranks do
-      knob.py      sliders that call a function and show what it returns; turns.py: when it runs, beside no cell
-      choose.py    a table of questions to choose an answer to each
-      no_ranks.py  what %%px says before start()
+      starting.py  start(): what is asked for, how many ranks with which backend, and the Lab
+      content.py   what lessons own, found by name: exercises, questions, tools
+      faces/       what a learner's cell or a button calls: tasks, sliders, predictions, progress, scripts
       show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
       rank/        what runs on an engine: the only room that imports torch
-      exercises/   the exercises with their solutions, one module a lesson
-      predictions/ the questions of the lessons with their answers and replies, one module a lesson
       grading/     a learner's function held against what it should do: pure, plain data in and out
       outcome/     what became of a cell, told in sentences, and why it is stuck: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
-      words.py     how ranks, lists, seconds and bytes are said; errors.py: what can go wrong for a learner
-      lines.py     the line that code is in, also where Python knows none; place.py: where process numbers mean the same
-      moment.py    when something happened, on a clock that nobody sets; descriptors.py: some more files to open
-      time_limits.py: for how long one process waits for another
-      kernel_internals.py  the private names of ipykernel, ipyparallel and ipywidgets; rank/torch_internals.py: torch's
+      floor/       what lies under everything: words, errors, files, timestamps, PID namespaces, lines of source
 
-Imports go down only; `words`, `errors`, `lines`, `moment`, `place`, `time_limits`, `descriptors` and `kernel_internals`
-lie under everything, and `top` is every module directly in labkit/:
+Imports go down only; `floor` lies under everything, and `top` is what stands directly in labkit/, `content` aside:
 
-    top → show, cluster, grading, theory
+    top → faces, show, cluster, content, theory
+    faces → show, cluster, content, grading, theory
     show → plot, grading, outcome, theory
     plot → theory
     cluster → grading, outcome, theory
     rank → grading, theory
+    content → grading
     grading → outcome, theory
     outcome → theory
 
@@ -45,16 +35,18 @@ tests/test_layers.py holds the source to this picture, and the picture to the so
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from labkit import moved, no_ranks  # noqa: F401 - moved finds what learners' kept cells import
-from labkit.errors import CellError, LabError, StoppedError, StuckError
+from labkit.faces import no_ranks
+from labkit.floor import moved_modules  # noqa: F401 - it finds what learners' kept cells import
+from labkit.floor.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
-    from labkit.choose import Choose
-    from labkit.knob import Knob
-    from labkit.lab import Lab, start
-    from labkit.restore import put_back
+    from labkit.faces.choose import Choose
+    from labkit.faces.knob import Knob
+    from labkit.faces.restore import put_back
+    from labkit.faces.widgets import Predict
+    from labkit.lab import Lab
     from labkit.show.schedule import draw
-    from labkit.widgets import Predict
+    from labkit.starting import start
 
     Atlas: Any
     Elsewhere: Any
@@ -85,13 +77,13 @@ __all__ = [
 
 
 _WHERE = {
-    "Choose": "labkit.choose",
-    "Knob": "labkit.knob",
+    "Choose": "labkit.faces.choose",
+    "Knob": "labkit.faces.knob",
     "Lab": "labkit.lab",
-    "Predict": "labkit.widgets",
+    "Predict": "labkit.faces.widgets",
     "draw": "labkit.show.schedule",
-    "put_back": "labkit.restore",
-    "start": "labkit.lab",
+    "put_back": "labkit.faces.restore",
+    "start": "labkit.starting",
 }
 
 

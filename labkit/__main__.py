@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit import my_notebooks
-from labkit.errors import LabError
+from labkit.faces import my_notebooks
+from labkit.floor.errors import LabError
 
 ABOUT = """\
 Make copies of the workbook's notebooks, without outputs, in a folder of your own, or renew those that are there.

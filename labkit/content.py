@@ -14,7 +14,7 @@ from functools import cache, cached_property
 from types import ModuleType
 from typing import Any, Generic, TypeVar
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading.exercise import Exercise, lesson_of
 from labkit.grading.prediction import Prediction, Series
 

@@ -72,5 +72,5 @@ def relies_on(module: ModuleType, *relied: str) -> Callable[[Callable[..., None]
 
 LIBRARIES = {
     "labkit.rank.torch_internals": ["torch"],
-    "labkit.kernel_internals": ["ipykernel", "ipyparallel", "ipywidgets"],
+    "labkit.floor.kernel_internals": ["ipykernel", "ipyparallel", "ipywidgets"],
 }

@@ -23,11 +23,11 @@ from labkit.plot.flow import Arrow, Drawing
 from labkit.plot.sheet import extent
 from labkit.plot.tiles import Tile
 from labkit.show.bars import Bars
-from labkit.show.beside import Beside
 from labkit.show.card import Card
 from labkit.show.curves import Curves
 from labkit.show.gantt import of_schedule
 from labkit.show.histogram import Histogram
+from labkit.show.message_diff import Beside
 from labkit.show.overlay import Overlay
 from labkit.show.steps import Steps
 from labkit.show.timeline import Timeline

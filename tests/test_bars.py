@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.bars import LOOKS, ticks
 from labkit.plot.sheet import RANKS
 from labkit.show.bars import Bars

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import progress
-from labkit.choose import Choose
 from labkit.content import predictions, series
-from labkit.errors import LabError
+from labkit.faces import progress
+from labkit.faces.choose import Choose
+from labkit.floor.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Series
 from tests.page import page
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.curves import figure, ticks
 from labkit.plot.overlay import MOST
 from labkit.plot.sheet import RANKS

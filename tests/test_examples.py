@@ -8,9 +8,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ON_RANKS = (
+    "labkit.faces.drawing",
     "labkit.lab",
+    "labkit.starting",
     "labkit.show.last",
-    "labkit.task",
+    "labkit.faces.task",
     "workbook.tools.mpi",
     "labkit.rank.clock",
     "labkit.rank.comms",

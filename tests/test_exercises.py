@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from labkit.content import exercises
-from labkit.errors import LabError
+from labkit.faces.task import wanted
+from labkit.floor.errors import LabError
 from labkit.grading import inputs, judge
-from labkit.task import wanted
 from labkit.theory import collectives
 from tests.notebooks import NOTEBOOKS, cells
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.show.arrows import arrows
 from labkit.show.flow import Flow, check
 from labkit.theory import collectives

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from labkit import LabError, lab, time_limits
+from labkit import LabError
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
+from labkit.floor import time_limits
+from labkit.lab import StartRequest
 from labkit.rank import clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.waits import Waits
-from labkit.theory import sharing
+from labkit.starting import _choose, _choose_far
+from labkit.theory import gpu_sharing
 from labkit.theory.record import Op, read
 from workbook.tools.rank import nccl_trial
 from workbook.tools.sweep.measure import where
@@ -41,14 +44,14 @@ from workbook.tools.sweep.measure import where
     ],
 )
 def test_so_many_ranks_are_chosen_and_it_is_said_why(n, backend, gpus, chosen, said):
-    *what, why = lab._choose(n, backend, gpus)
+    *what, why = _choose(n, backend, gpus)
     assert tuple(what) == chosen
     assert why.startswith(said)
 
 
 def test_without_a_gpu_nccl_is_refused():
     with pytest.raises(LabError, match=r"no GPU here\. Call start\(\)"):
-        lab._choose(2, "nccl", 0)
+        _choose(2, "nccl", 0)
 
 
 @pytest.mark.parametrize(
@@ -63,30 +66,30 @@ def test_without_a_gpu_nccl_is_refused():
     ],
 )
 def test_on_several_hosts_as_on_one(backend, gpus, each, chosen, said):
-    wish = lab.Wish(None, backend, "ssh", 10.0)
-    at, with_backend, why = lab._choose_far(wish, Spread("ssh", ("na", "nb"), (each, each)), gpus, "")
+    wish = StartRequest(None, backend, "ssh", 10.0)
+    at, with_backend, why = _choose_far(wish, Spread("ssh", ("na", "nb"), (each, each)), gpus, "")
     assert with_backend == chosen
     assert why.startswith(said)
     assert at == sorted(at)
 
 
 def test_nccl_wants_a_gpu_on_each_host():
-    wish = lab.Wish(None, "nccl", "ssh", 10.0)
+    wish = StartRequest(None, "nccl", "ssh", 10.0)
     with pytest.raises(LabError, match="2 on host 0 and 0 on host 1"):
-        lab._choose_far(wish, Spread("ssh", ("na", "nb"), (2, 2)), [2, 0], "")
+        _choose_far(wish, Spread("ssh", ("na", "nb"), (2, 2)), [2, 0], "")
 
 
 def test_ranks_that_share_a_gpu_are_told_that_they_are_on_hosts_of_their_own():
-    told = [sharing.settings(r) for r in range(4)]
+    told = [gpu_sharing.settings(r) for r in range(4)]
     assert len({its.pop("NCCL_HOSTID") for its in told}) == 4
     assert told == [{"NCCL_NET": "Socket", "NCCL_MAX_NCHANNELS": "2"}] * 4
 
 
 def test_where_nccl_takes_several_ranks_a_gpu_it_is_asked_to_with_so_few_channels_that_all_fit():
-    told = sharing.settings(3, direct=4)
+    told = gpu_sharing.settings(3, direct=4)
     assert "NCCL_HOSTID" not in told
     assert (told["NCCL_MULTI_RANK_GPU_ENABLE"], told["NCCL_NVLS_ENABLE"], told["NCCL_MAX_CTAS"]) == ("1", "0", "2")
-    assert [sharing.settings(0, n)["NCCL_MAX_CTAS"] for n in (2, 3, 8, 16)] == ["4", "2", "1", "1"]
+    assert [gpu_sharing.settings(0, n)["NCCL_MAX_CTAS"] for n in (2, 3, 8, 16)] == ["4", "2", "1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +367,7 @@ def test_without_a_gpu_nothing_is_marked(monkeypatch):
 
 
 def test_times_say_that_ranks_share_a_gpu():
-    times = Times({"readings": [[0.1, 0.2]] * 2}, shared=sharing.said(["cuda:0"] * 2))
+    times = Times({"readings": [[0.1, 0.2]] * 2}, shared=gpu_sharing.said(["cuda:0"] * 2))
     assert repr(times).endswith("\n2 ranks share 1 GPU by turns.")
     assert times.alt.endswith(" 2 ranks share 1 GPU by turns.")
     assert b"2 ranks share 1 GPU" in times.svg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.histogram import Counts, up, values
 from labkit.show.histogram import Histogram
 from tests import pictures

@@ -11,8 +11,8 @@ import pytest
 from IPython.display import Markdown
 
 import labkit
-from labkit.errors import CellError, LabError
-from labkit.knob import Knob
+from labkit.faces.knob import Knob
+from labkit.floor.errors import CellError, LabError
 
 
 class Drawn:

@@ -11,7 +11,7 @@ import pytest
 from labkit.cluster.hosts import Launched
 from labkit.cluster.rundir import RunDir
 from labkit.cluster.spread import Launch
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests.live.processes import eventually
 
 SAYS_AFTERWARDS = """

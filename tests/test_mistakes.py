@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from labkit.content import exercises
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading.exercise import exercise
 from labkit.theory import collectives
 from tests.mistakes import every, named, read
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist
+    from labkit.rank.cell_names import dist
 
 
 @exercise("Total", collectives.all_reduce, given="import math")

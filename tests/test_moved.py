@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from labkit.moved import MOVED
+from labkit.floor.moved_modules import MOVED
 
 
 @pytest.mark.parametrize(("old", "new"), MOVED.items())

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import time_limits
 from labkit.cluster import mps, reaper
 from labkit.cluster.rundir import RunDir, choose_rundir, start_reaper
+from labkit.floor import time_limits
 from tests import standin_mps
 from tests.live.processes import carrying, eventually
 

@@ -16,9 +16,10 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from labkit import files, my_notebooks
 from labkit.__main__ import main
-from labkit.errors import LabError
+from labkit.faces import my_notebooks
+from labkit.floor import files
+from labkit.floor.errors import LabError
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = ("00-start-here", "02-send-and-receive", "cheat-sheet")
@@ -462,7 +463,8 @@ def test_pulling_after_work_never_conflicts(tmp_path: Path):
     change(mine / touched, "mine")
     run_only(mine / ran)
     solved = (
-        "from labkit import progress; progress.save('swap', 'def swap(): ...'); progress.change('swap', state='solved')"
+        "from labkit.faces import progress; progress.save('swap', 'def swap(): ...'); "
+        "progress.change('swap', state='solved')"
     )
     command(sys.executable, "-c", solved, cwd=mine, root=clone)
     assert (mine / "my-work" / "progress.json").is_file()

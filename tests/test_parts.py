@@ -62,7 +62,7 @@ def test_each_turn_runs_a_mistake_of_each_exercise():
     ("path", "test"),
     [
         ("tests/live/test_race.py", "tests/live/test_race.py::test_a"),
-        ("tests/live/notebook.py", "tests/live/test_turns.py::test_a"),
+        ("tests/live/notebook.py", "tests/live/test_start_queue.py::test_a"),
         ("notebooks/workbook/tools/rank/shared.py", "tests/live/test_race.py::test_a"),
         ("notebooks/workbook/tools/race/measure.py", "tests/live/test_race.py::test_a"),
         ("tests/browser/conftest.py", "tests/browser/test_knob.py::test_a"),

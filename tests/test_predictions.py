@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from labkit import lab
-from labkit.choose import Choose
 from labkit.content import predictions
 from labkit.content import series as content_series
-from labkit.errors import LabError
+from labkit.faces import current_lab
+from labkit.faces.choose import Choose
+from labkit.faces.widgets import Predict
+from labkit.floor.errors import LabError
 from labkit.grading.prediction import OnNccl, Option, Prediction, Series, Trap
-from labkit.widgets import Predict
 from tests.notebooks import NOTEBOOKS, sources
 from tests.page import page
 
@@ -128,7 +128,7 @@ def test_the_answer_is_that_of_the_backend_which_runs_and_the_other_ones_is_told
         (None, prediction.answer, prediction.elsewhere),
         (OnGPUs(), prediction.nccl.answer, prediction.nccl.elsewhere),
     ):
-        monkeypatch.setattr(lab, "_current", running)
+        monkeypatch.setattr(current_lab, "_current", running)
         for locked in (None, prediction.answer, prediction.nccl.answer):
             asked = Predict(replace(prediction, name="a_copy"))
             if locked is not None:
@@ -141,12 +141,12 @@ def test_the_answer_is_that_of_the_backend_which_runs_and_the_other_ones_is_told
 
 def test_what_is_asked_does_not_depend_on_the_backend(monkeypatch: pytest.MonkeyPatch):
     before = [shown(p) for p in DIFFERING]
-    monkeypatch.setattr(lab, "_current", OnGPUs())
+    monkeypatch.setattr(current_lab, "_current", OnGPUs())
     assert [shown(p) for p in DIFFERING] == before
 
 
 def test_a_question_of_a_table_follows_the_backend_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lab, "_current", OnGPUs())
+    monkeypatch.setattr(current_lab, "_current", OnGPUs())
     asked = Choose(Series("Which?", (ON_BOTH,), name="both", lesson="02"))
     asked.lock("b")
     assert repr(asked.reveal()).startswith("1 of 1 right.")
@@ -155,9 +155,9 @@ def test_a_question_of_a_table_follows_the_backend_too(monkeypatch: pytest.Monke
 
 
 def test_an_answer_on_nccl_counts_for_the_workbooks_own_question(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(lab, "_current", OnGPUs())
+    monkeypatch.setattr(current_lab, "_current", OnGPUs())
     noted = []
-    monkeypatch.setattr("labkit.progress.predict", lambda *told: noted.append(told))
+    monkeypatch.setattr("labkit.faces.progress.predict", lambda *told: noted.append(told))
     for prediction in DIFFERING:
         assert prediction.nccl
         Predict(prediction).lock(prediction.nccl.answer)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from labkit import progress, task
 from labkit.content import exercises, predictions
-from labkit.errors import LabError
-from labkit.grading import typed
+from labkit.faces import progress, task
+from labkit.floor.errors import LabError
+from labkit.grading import defined_names
 from labkit.grading.exercise import Exercise
 from labkit.grading.prediction import Prediction
 from labkit.show.card import Card
@@ -185,9 +185,9 @@ def test_the_solution_waits_for_an_attempt(place: Path):
 
 def test_ones_own_attempt_comes_back_as_it_was_typed(place: Path):
     assert "No attempt" in repr(task.Task(None, NAMES[0]).mine())
-    progress.save(NAMES[0], typed.as_typed("# %%px --targets 0\ndef ring(x):\n    return x\n"))
+    progress.save(NAMES[0], defined_names.as_typed("# %%px --targets 0\ndef ring(x):\n    return x\n"))
     assert task.Task(None, NAMES[0]).mine().code == "%%px --targets 0\ndef ring(x):\n    return x\n"
-    assert typed.as_typed("def ring(x): ...") == "%%px\ndef ring(x): ..."
+    assert defined_names.as_typed("def ring(x): ...") == "%%px\ndef ring(x): ..."
 
 
 def test_ones_solution_comes_back_whatever_was_tried_after_it(place: Path):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import my_notebooks, restore
-from labkit.errors import LabError
+from labkit.faces import my_notebooks, restore
+from labkit.floor.errors import LabError
 
 TWO = "02-send-and-receive.ipynb"
 MINE = "02-send-and-receive.mine-1.ipynb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.show.flow import Flow
 from labkit.show.guess import Nothing, Place, read
 from labkit.show.sealed import MOST, SealedFlow

@@ -8,7 +8,7 @@ import pytest
 from labkit.content import exercises
 from labkit.grading.exercise import Exercise, exercise
 from labkit.grading.inputs import Case
-from labkit.rank.naming import by_slips
+from labkit.rank.known_mistakes import by_slips
 from tests import mistakes
 from tests.mistakes import Mistake
 

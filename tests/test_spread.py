@@ -9,10 +9,10 @@ import sys
 import pytest
 from traitlets.config import Config
 
-from labkit import lab as lab_module
 from labkit.cluster import spread as spread_module
 from labkit.cluster.spread import read_profile, spread
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.starting import _checked
 
 ORDER = json.dumps({"ip": "10.0.0.1", "port": 1, "key": "k", "token": "secret"})
 
@@ -201,7 +201,7 @@ def test_what_is_said_in_start_goes_before_the_profile(profile, monkeypatch):
     monkeypatch.setenv("LABKIT_PROFILE", name)
 
     def wish(n=None, engines=None, nodes=None, per_node=None, hosts=None, profile=None):
-        return lab_module._checked(n, None, engines, 10, nodes, per_node, hosts, profile)
+        return _checked(n, None, engines, 10, nodes, per_node, hosts, profile)
 
     assert wish().spread.counts == (3, 3)
     assert wish(per_node=1).spread.counts == (1,)
@@ -214,4 +214,4 @@ def test_what_is_said_in_start_goes_before_the_profile(profile, monkeypatch):
 @pytest.mark.parametrize("option", [{"nodes": 2}, {"per_node": 2}])
 def test_hosts_need_a_launcher(option):
     with pytest.raises(LabError, match="Say how they are reached"):
-        lab_module._checked(None, None, None, 10, option.get("nodes"), option.get("per_node"), None, None)
+        _checked(None, None, None, 10, option.get("nodes"), option.get("per_node"), None, None)

@@ -7,7 +7,7 @@ import xml.dom.minidom
 import pytest
 from matplotlib.patches import FancyArrowPatch
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot import steps as plot
 from labkit.plot.sheet import extent, shortened
 from labkit.plot.tiles import Tile, needed

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.show.times import Times
 from tests import pictures
 

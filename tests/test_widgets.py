@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from labkit import progress
 from labkit.content import predictions
-from labkit.errors import LabError
+from labkit.faces import progress
+from labkit.faces.widgets import Predict
+from labkit.floor.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Trap
-from labkit.widgets import Predict
 
 ONE_OR_TEN = Prediction(
     name="one_or_ten",

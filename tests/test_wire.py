@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from labkit import time_limits
 from labkit.cluster.wire import _settled
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from labkit.show.wire import Wire
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.traffic import Counted, flows

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from ring import ring_all_reduce
 
-from labkit.rank.names import all_gather_single, reduce_scatter_single
+from labkit.rank.torch_aliases import all_gather_single, reduce_scatter_single
 
 dist.init_process_group("gloo")
 n, rank = dist.get_world_size(), dist.get_rank()

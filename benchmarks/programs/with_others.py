@@ -8,12 +8,13 @@ from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance()  # a notebook has one; part of what is timed
 
-from labkit import lab as room  # noqa: E402
+from labkit import start, starting  # noqa: E402
+from labkit.cluster import start_queue  # noqa: E402
 
 if sys.argv[1:] == ["all"]:
-    room.turn = functools.partial(room.turn, at_once=1000)
+    starting.turn = functools.partial(start_queue.turn, at_once=1000)
 
-lab = room.start(4)
+lab = start(4)
 said = lab.run("x = torch.ones(1); dist.all_reduce(x); print(x.item())")
 first = time.monotonic()
 assert said == ["4.0\n"] * 4, said

@@ -6,12 +6,13 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.console import Console
 from labkit.cluster.engines import COUNT, Engines
 from labkit.cluster.healing import given_back
 from labkit.cluster.run import Watch
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
+from labkit.floor.words import sentence
 from labkit.grading import judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
@@ -19,7 +20,6 @@ from labkit.grading.inputs import Case
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.outcome.phrases import healed
 from labkit.outcome.text import root_cause
-from labkit.words import sentence
 
 Reach = Callable[..., None]
 

@@ -15,15 +15,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.attempt import Reach, attempt, attempts, prepared, rejoin
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.run import Running
-from labkit.cluster.stop import STOP
-from labkit.errors import LabError
-from labkit.grading import judge, tracing, typed
+from labkit.cluster.stop_button import STOP
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
+from labkit.floor.words import alike, ranks, sentence
+from labkit.grading import defined_names, judge, tracing
 from labkit.grading.attempt import Attempt
 from labkit.grading.evidence import LastWords, last_words
 from labkit.grading.exercise import Exercise
@@ -34,7 +35,6 @@ from labkit.grading.score import scored
 from labkit.outcome.outcome import Healed
 from labkit.outcome.sentences import TOGETHER
 from labkit.outcome.why import begins_singly
-from labkit.words import alike, ranks, sentence
 
 SMALL = 64  # elements of all arguments up to which gradients are checked
 SHORT = 2**16  # bytes of a rank's input that is run again with other numbers
@@ -72,13 +72,13 @@ def check(
     if not all(what["joined"] for what in seen.values()):
         rejoin(engines)
     cell = next((what["cell"] for what in seen.values() if what["cell"]), "")
-    whose, on_ranks = typed.used(cell), typed.as_typed(cell)
-    if misplaced := typed.misplaced(cells, exercise.name, "" if whose else on_ranks):
+    whose, on_ranks = defined_names.used(cell), defined_names.as_typed(cell)
+    if misplaced := defined_names.misplaced(cells, exercise.name, "" if whose else on_ranks):
         return Finding("elsewhere", [misplaced])
-    if whose == typed.WORKBOOKS:
+    if whose == defined_names.WORKBOOKS:
         put = f'lab.use("{exercise.name}") has put the workbook\'s {exercise.name} on the ranks.'
         return Finding("elsewhere", [f"{put} Run the cell with your own again, and then check."])
-    misspelt = typed.misspelt(cells, exercise.name, on_ranks, known)
+    misspelt = defined_names.misspelt(cells, exercise.name, on_ranks, known)
     if finding := unready(exercise.name, seen, engines.state.replaced):
         finding.says += filter(None, [misspelt])
         return finding
@@ -86,7 +86,7 @@ def check(
     with prepared(engines) as reach:
         seed = secrets.randbelow(10**6) if seed is None else seed
         finding = _all(console, exercise, sizes, reach, watch, seed)
-    finding.says += filter(None, [misspelt, typed.older(cells, exercise.name, "" if whose else on_ranks)])
+    finding.says += filter(None, [misspelt, defined_names.older(cells, exercise.name, "" if whose else on_ranks)])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
     if groups == 1:  # only the check's own have gone

@@ -9,21 +9,21 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import publish_display_data
 
-from labkit import descriptors, time_limits
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
 from labkit.cluster.run import Running, run
 from labkit.cluster.state import Condition
-from labkit.cluster.stop import STOP
-from labkit.errors import LabError, StoppedError, StuckError
+from labkit.cluster.stop_button import STOP
+from labkit.floor import file_limit, time_limits
+from labkit.floor.errors import LabError, StoppedError, StuckError
+from labkit.floor.words import alike, ranks, sentence
 from labkit.outcome.advice import advice
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.phrases import healed
 from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
 from labkit.theory.cells import Cell
-from labkit.words import alike, ranks, sentence
 
 FILES = {  # who has too many of them open, and what to do
     "who": "This notebook",
@@ -124,7 +124,7 @@ class Console:
     @STOP
     def recover(self, by_hand: bool = False) -> None:
         """Before a cell, or `by_hand`: bring back what died, waits or has left the group, and say so."""
-        descriptors.spare(**FILES)
+        file_limit.spare(**FILES)
         engines, condition = self.engines, self.engines.state.condition
         if condition is Condition.STOPPED:
             raise LabError("The lab was stopped, so there are no ranks. Run lab = start() for new ones.")

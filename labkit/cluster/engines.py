@@ -14,17 +14,17 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
-from labkit import kernel_internals, time_limits, words
 from labkit.cluster.process import Process
 from labkit.cluster.processes import Processes
 from labkit.cluster.ranks import Member, Ranks
 from labkit.cluster.run import Running, Watch, run
 from labkit.cluster.shared_gpu import SharedGpu
-from labkit.cluster.stop import STOP, Press
-from labkit.errors import JoinError, LabError
+from labkit.cluster.stop_button import STOP, Press
+from labkit.floor import kernel_internals, time_limits, words
+from labkit.floor.errors import JoinError, LabError
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.text import Cause, root_cause
-from labkit.theory import sharing
+from labkit.theory import gpu_sharing
 from labkit.theory.cells import Cell
 
 COUNT = itertools.count(1000, 1000)  # from which groups are numbered anew, on all ranks: no number comes again
@@ -257,7 +257,7 @@ class Engines(Ranks):
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
-            how = sharing.how(self.gpu.under_mps)
+            how = gpu_sharing.how(self.gpu.under_mps)
             row["device"] += f" (shared by {on.count(its)} ranks {how})" if on.count(its) > 1 else ""
         return [{**row, **(memory[row["rank"]] or {})} for row in facts]
 

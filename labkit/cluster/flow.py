@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.console import Console
-from labkit.cluster.stop import STOP
-from labkit.errors import CellError, LabError, StoppedError
+from labkit.cluster.stop_button import STOP
+from labkit.floor import time_limits
+from labkit.floor.errors import CellError, LabError, StoppedError
+from labkit.floor.words import ranks
 from labkit.theory import probing, provenance
 from labkit.theory.probing import Seen
 from labkit.theory.provenance import ADD, FAMILIES, Part
-from labkit.words import ranks
 
 LOOKS = 3  # runs that are all too slow for that: one alone may have waited for a processor
 NOT_DRAWN = "Where the numbers came from is not drawn"

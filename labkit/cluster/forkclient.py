@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster.rundir import TAG
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 # One computing thread a rank: several ranks share the cores, and their pools would fight over them.
 # Gloo and NCCL would otherwise listen on another address of the host.

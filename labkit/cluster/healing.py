@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.engines import Engines
+from labkit.floor import time_limits
+from labkit.floor.words import alike
 from labkit.outcome.counts import differ
 from labkit.outcome.outcome import Healed, Note
-from labkit.words import alike
 
 
 def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[Note]:

@@ -23,12 +23,12 @@ import psutil
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from labkit import time_limits
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
 from labkit.cluster.rundir import LAUNCHED, choose_rundir, start_reaper
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 
 ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start

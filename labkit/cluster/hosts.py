@@ -22,12 +22,12 @@ from typing import Any
 
 import zmq
 
-from labkit import time_limits
 from labkit.cluster.host import GONE, KEEPALIVE, SAYS, SILENT, versions
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
-from labkit.errors import HostError, LabError
-from labkit.words import count, listed
+from labkit.floor import time_limits
+from labkit.floor.errors import HostError, LabError
+from labkit.floor.words import count, listed
 
 NOTHING = b'{"request": 0, "do": "nothing"}'  # what tells whether there is a connection
 HOPELESS = ("PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints", "InvalidAccount", "InvalidQOS")

@@ -19,12 +19,12 @@ from ipyparallel.cluster.launcher import BaseLauncher, ControllerLauncher, Engin
 from traitlets import Any as AnyTrait
 from traitlets import Integer, List, Unicode
 
-from labkit import time_limits
 from labkit.cluster.forkclient import ForkClient, start_server
 from labkit.cluster.forkserver import STACKS, STACKS_END
 from labkit.cluster.process import Process
 from labkit.cluster.rundir import TAG
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 
 
 class _Forked(BaseLauncher):

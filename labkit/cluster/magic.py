@@ -14,7 +14,7 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
 from labkit.cluster.console import Console
-from labkit.cluster.stop import STOP
+from labkit.cluster.stop_button import STOP
 from labkit.theory.cells import makes_group
 
 OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")

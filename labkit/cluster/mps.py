@@ -14,9 +14,9 @@ import subprocess
 import time
 from pathlib import Path
 
-from labkit import time_limits
 from labkit.cluster.reaper import MPS, ask_mps, end_mps
 from labkit.cluster.rundir import LAUNCHED, SOCKET_PATH_LIMIT, RunDir
+from labkit.floor import time_limits
 
 NAMES = PIPES, LOGS, PART = (
     "CUDA_MPS_PIPE_DIRECTORY",

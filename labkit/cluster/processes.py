@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import kernel_internals, place, time_limits
 from labkit.cluster import mps
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
 from labkit.cluster.host import SEAT
@@ -28,8 +27,9 @@ from labkit.cluster.hosts import FarProcess, Hosts
 from labkit.cluster.process import Process
 from labkit.cluster.rundir import TAG, RunDir, choose_rundir, start_reaper
 from labkit.cluster.spread import Spread
-from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.cluster.stop_button import STOP
+from labkit.floor import kernel_internals, pid_namespace, time_limits
+from labkit.floor.errors import LabError
 
 CONTROLLER_ARGS = [
     "--IPController.enable_curve=True",  # other users of the host cannot listen in
@@ -477,7 +477,7 @@ class Processes:
         if engine in self._far:
             return self._far[engine]
         process = Process(pid, self.run.tag)
-        return process if process.held and where == place.here() else None
+        return process if process.held and where == pid_namespace.here() else None
 
     def how_ended(self, process: Process | FarProcess | int) -> str:
         """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, a fork server, knows."""

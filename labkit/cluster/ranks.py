@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.hosts import FarProcess
-from labkit.cluster.memory import Memory
+from labkit.cluster.oom_kills import Memory
 from labkit.cluster.process import Process
+from labkit.cluster.process_limit import Refusals
 from labkit.cluster.processes import Processes, Question
 from labkit.cluster.state import State
-from labkit.cluster.tasks import Refusals
-from labkit.errors import JoinError, LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import JoinError, LabError
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from labkit import kernel_internals, moment, time_limits
 from labkit.cluster.live_line import QUIET
 from labkit.cluster.processes import Question
 from labkit.cluster.ranks import Ranks
-from labkit.cluster.stop import STOP, Press
-from labkit.errors import MismatchError
+from labkit.cluster.stop_button import STOP, Press
+from labkit.floor import kernel_internals, time_limits, timestamps
+from labkit.floor.errors import MismatchError
 from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting, fate_of
 
 MISMATCH = MismatchError.__name__
@@ -49,7 +49,7 @@ class Running:
         self.prints = prints  # its output is wanted as well
         self.where: dict[int, dict[str, Any]] = {}  # what the ranks that had not finished did, when last looked at
         self.importing = False  # a rank imports a library, when last looked at for a hang
-        self.freed = math.inf  # the `moment` when the lab began to free its ranks
+        self.freed = math.inf  # the timestamp when the lab began to free its ranks
         self.awake = Awake()
         self._asked: dict[int, Question] = {}  # where a rank is, as long as it has not answered
         self._since: dict[int, tuple[tuple[Any, ...], float]] = {}
@@ -174,7 +174,7 @@ class Running:
         left its cell, or has not begun with it yet, before its time for that is over.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
-        ranks, self.freed = self.ranks, moment.now()
+        ranks, self.freed = self.ranks, timestamps.now()
         if signal not in (None, 0, "SIGINT"):
             ranks.calm()
             ranks.signal(self.pending(), signal)
@@ -270,7 +270,7 @@ class Running:
         raised = list(outcome.errors)
         ask = raised and outcome.ended != "lost"
         told = self.ranks.ask("ended", raised, time_limits.AGENT_ANSWERS) if ask else {}
-        here = moment.clock()
+        here = timestamps.clock()
         for r in outcome.ranks:
             if isinstance(r.answer, dict) and "ended" in r.answer:  # a function that tells its error rather
                 r.ename, r.evalue = r.answer["error"][:2]
@@ -279,7 +279,7 @@ class Running:
                 end = told.get(r.rank)
                 if not end or end["request"] != self.replies[r.rank].msg_id:
                     continue
-            r.at = end["at"] + moment.apart(end["clock"], here)
+            r.at = end["at"] + timestamps.apart(end["clock"], here)
             freed = r.at > self.freed and (end["raised"] == "operation" or r.rank in outcome.waiting)
             r.raised, r.forgotten, r.differs = "lab" if freed else end["raised"], end["forgotten"], end["differs"]
 
@@ -338,7 +338,7 @@ def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
 
 def _now() -> dict[str, Any]:
     """When this is, where times may be told: recorded notebooks are compared word by word."""
-    return {} if QUIET in os.environ else {"at": moment.now(), "clock": moment.clock()}
+    return {} if QUIET in os.environ else {"at": timestamps.now(), "clock": timestamps.clock()}
 
 
 def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.cluster.reaper import MPS_FOLDER
 from labkit.cluster.reaper import __file__ as REAPER
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 TAG = "LABKIT_RUN"  # in the environment of every process of a run: what the reaper looks for
 LAUNCHED = "LABKIT_LAUNCHED"  # with the same value, in that of what ends after the ranks: commands, an MPS daemon

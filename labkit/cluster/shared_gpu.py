@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit import time_limits
 from labkit.cluster.mps import NoDaemonError
 from labkit.cluster.ranks import Ranks
+from labkit.floor import time_limits
 from labkit.outcome.outcome import Healed, Note
 
 WAYS = ("direct", "sockets", "turns")  # two under MPS, by NCCL's own paths and by sockets; each follows one that fails

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from labkit.cluster.host import ORDER, own_address
-from labkit.errors import LabError
-from labkit.words import count, listed
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, listed
 
 KINDS = ("ssh", "slurm", "mpi")  # that start a process on each host; every other launcher is ipyparallel's own
 MOST = 16  # CPU ranks on one host: more than that no laptop bears

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from labkit import time_limits
 from labkit.cluster.console import Console
-from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.cluster.stop_button import STOP
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from labkit.theory.traffic import Counted, flows
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.floor.words import alike, count, nbytes, ranks, sentence
 from labkit.theory.record import Meeting, Message, Op, Record, is_cell
-from labkit.words import alike, count, nbytes, ranks, sentence
 
 MOST = 3  # contradictions; later ones are often consequences of the first
 

@@ -242,8 +242,8 @@ def exercise(
 
     The docstring's first paragraph is the stub's, the rest is the card. Where lines of the body stand between a line
     `# yours` and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
-    Those two lines are in no code that runs or is shown. The function sees what `labkit.rank.seen` names. The lesson is
-    that of its module, `details` are the fields of `Exercise`.
+    Those two lines are in no code that runs or is shown. The function sees what `labkit.rank.cell_names` names. The
+    lesson is that of its module, `details` are the fields of `Exercise`.
     """
 
     def made(function: Callable[..., Any]) -> Exercise:

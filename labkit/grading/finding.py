@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.floor.words import alike, ranks, sentence
 from labkit.grading import evidence, gradients, judge
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
@@ -21,7 +22,6 @@ from labkit.outcome.text import merge
 from labkit.outcome.why import exchanged_singly
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
-from labkit.words import alike, ranks, sentence
 
 HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that nobody sends
 FLOOR = 0.01  # of the largest number of any rank: what a rank's own ones are too small for to judge an error by

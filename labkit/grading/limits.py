@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labkit.grading import spent
+from labkit.floor.words import listed, ranks
+from labkit.grading import run_cost
 from labkit.grading.attempt import Attempt
 from labkit.grading.evidence import never_waited, unreached
 from labkit.grading.exercise import Exercise
@@ -14,7 +15,6 @@ from labkit.grading.inputs import Case
 from labkit.grading.score import Score
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record
-from labkit.words import listed, ranks
 
 WHERE_FROM = "Where did the others' numbers come from? Let them travel by messages: see the card."
 STATES = ("forbidden", "costly", "not as asked")  # of a function that is right, what weighs most first
@@ -34,7 +34,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         sentences.append(("costly", _bytes(case, record, budget.sent)))
     if budget and budget.link:
         sentences.append(("costly", _link(case, record, budget.link)))
-    if budget and budget.steps and (steps := spent.steps(record)) > (enough := budget.steps(case.n)):
+    if budget and budget.steps and (steps := run_cost.steps(record)) > (enough := budget.steps(case.n)):
         sentences.append(("costly", f"It takes {steps} steps {setting(case)}, and {enough:.0f} are enough."))
     return [Finding(state, [says], case=case, records=attempt.records) for state, says in sentences if says]
 
@@ -88,7 +88,7 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
     size = case.size
     allowed = budget(case.n, size)
     enough = 1.02 * allowed + 2 * case.n * case.item
-    carried, wire = max(spent.sent(record)), spent.wired(record)
+    carried, wire = max(run_cost.sent(record)), run_cost.wired(record)
     if not size or max(carried, wire or 0.0) <= enough:
         return ""
     figure, why = carried, " Counted by its calls: nobody counts the bytes on the wire here." * (wire is None)

@@ -9,7 +9,7 @@ from string import ascii_lowercase
 from textwrap import dedent
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading.prose import unwrapped
 
 SEEN = "(Seen on one H200 that four ranks shared: NCCL 2.28.9, torch 2.11.)"  # what is told of a GPU, and was run there

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from labkit.floor.words import count, listed, ranks
 from labkit.theory.primitives import find
 from labkit.theory.record import Op, Record, rounds
-from labkit.words import count, listed, ranks
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 

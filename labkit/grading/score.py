@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.grading import spent
+from labkit.grading import run_cost
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
@@ -22,8 +22,8 @@ class Score:
     """What one run on n ranks cost, whose largest input took `size` bytes.
 
     `sent` are the bytes that its busiest rank sent and `rounds` how many messages and collectives followed one
-    another, see `grading.spent`; `memory` the bytes of tensors that a rank had alive at once beside its arguments, at
-    most, None where it was not measured. `textbook`: bytes of collectives are among them, as the textbook has them.
+    another, see `grading.run_cost`; `memory` the bytes of tensors that a rank had alive at once beside its arguments,
+    at most, None where it was not measured. `textbook`: bytes of collectives are among them, as the textbook has them.
     """
 
     n: int
@@ -78,4 +78,4 @@ def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
     ):
         return None
     textbook = any(op.kind == "collective" and op.bytes for mine in record.ops for op in mine)
-    return Score(case.n, case.size, max(spent.sent(record)), spent.rounds(record), textbook=textbook)
+    return Score(case.n, case.size, max(run_cost.sent(record)), run_cost.rounds(record), textbook=textbook)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading import judge
 from labkit.grading.inputs import Case
 from labkit.theory import mistakes

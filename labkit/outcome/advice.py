@@ -10,10 +10,10 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any
 
+from labkit.floor.words import ranks
 from labkit.outcome import text
 from labkit.outcome.outcome import Outcome
 from labkit.theory.primitives import PRIMITIVES, find
-from labkit.words import ranks
 
 UNDEFINED = re.compile(r"name '(\w+)' is not defined")
 LACKS = re.compile(

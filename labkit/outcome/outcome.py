@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
-from labkit.errors import MismatchError
+from labkit.floor.errors import MismatchError
 from labkit.outcome.counts import Behind, behind
 
 
@@ -110,7 +110,7 @@ class RankOutcome:
     evalue: str = ""
     traceback: str = ""
     raised: str = ""  # by the "learner", in an "operation" that failed under way, or by the "lab" that freed the rank
-    at: float = 0.0  # when: a `moment` of the notebook's clock
+    at: float = 0.0  # when: a timestamp of the notebook's clock
     forgotten: str = ""  # what was used in vain, since its process group is gone: "DeviceMesh"
     differs: str = ""  # in what the ranks' calls do not fit, where that was raised: see `theory.fingerprint`
     groups: dict[str, Any] = field(default_factory=dict)  # `labkit.rank.agent.groups`, where the cell ended well
@@ -136,7 +136,7 @@ class Outcome:
     waiting: dict[int, Waiting] = field(default_factory=dict)  # rank → where it was when it was freed
     elsewhere: dict[int, Instead] = field(default_factory=dict)  # rank → what it did instead
     stacks: dict[int, list[list[Any]]] = field(default_factory=dict)  # rank → where it did that: function, line, source
-    at: float = 0.0  # when the lab saw all this, a `moment` of its `clock`; 0 where times are not to be told
+    at: float = 0.0  # when the lab saw all this, a timestamp of its `clock`; 0 where times are not to be told
     clock: tuple[str, float] = ("", 0.0)
 
     @property

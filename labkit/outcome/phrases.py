@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from labkit.floor.words import listed, ranks
 from labkit.outcome.outcome import Did, Healed, Instead, Note, Waiting
 from labkit.theory.record import place
-from labkit.words import listed, ranks
 
 MANY = 8  # names that are shown one by one
 DID = {

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from labkit.errors import CellError, MismatchError, StoppedError, StuckError
+from labkit.floor.errors import CellError, MismatchError, StoppedError, StuckError
+from labkit.floor.words import alike, count, listed, ranks, seconds, sentence
 from labkit.outcome import text
 from labkit.outcome.counts import Behind
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
@@ -15,7 +16,6 @@ from labkit.outcome.phrases import called, did, freed, how, where
 from labkit.outcome.story import Story
 from labkit.outcome.why import blamed, exchanged_singly, mistagged, raised_in
 from labkit.theory.record import Op, Record, read
-from labkit.words import alike, count, listed, ranks, seconds, sentence
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it. Only with
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.

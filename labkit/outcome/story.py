@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from labkit import moment
+from labkit.floor import timestamps
 from labkit.outcome import text
 from labkit.outcome.graph import Graph
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
@@ -158,7 +158,7 @@ class Story(Graph):
         if not plain or outcome is None or not outcome.at or rank in outcome.dead:
             return None
         raw = Log.of(plain)  # times of the rank's own clock
-        now = outcome.at + moment.apart(outcome.clock, raw.clock)
+        now = outcome.at + timestamps.apart(outcome.clock, raw.clock)
         if rank in self.waiting:
             within = {id(op) for op in self._within(rank)}
             mine = [op for op, read in zip(raw.ops, self.record.ops[rank], strict=True) if id(read) in within]

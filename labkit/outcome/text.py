@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import ANSI, alike, ranks
 from labkit.outcome.outcome import Outcome
 from labkit.outcome.phrases import cell
-from labkit.words import ANSI, alike, ranks
 
 # What torch's detail mode compares: the operation, the shape and the dtype help a learner, the rest does not.
 FINGERPRINT = re.compile(

@@ -13,9 +13,9 @@ from itertools import groupby
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.floor.words import nbytes
 from labkit.plot.sheet import chip, extent, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
-from labkit.words import nbytes
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.15, 1.9, 0.4
 TOP, LINE, HEAD, ROW, BAR, GAP, BOTTOM = 0.55, 0.5, 0.8, 0.6, 0.42, 0.3, 1.05

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
+from labkit.floor.words import seconds
 from labkit.plot.rows import (
     BAR,
     BOX,
@@ -27,7 +28,6 @@ from labkit.plot.rows import (
 from labkit.plot.sheet import BLACK, WHITE, Align, chip, clock, extent, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
 from labkit.theory.record import Record, Span
-from labkit.words import seconds
 
 # Greys, for colours mean ranks.
 PASSES = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "": (PAGE, "")}

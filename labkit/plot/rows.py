@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from labkit.floor.words import nbytes
 from labkit.plot.sheet import extent
 from labkit.theory.overlap import Interval, Overlap, common, computing, end, overlaps, standing, under_way
 from labkit.theory.record import Op, Record, Span, Wait
-from labkit.words import nbytes
 
 WIDE, LEFT, RIGHT = 19.0, 2.5, 0.35
 BOX, STRIP = 0.42, 0.11  # heights of a span, and of the line where a rank stands

@@ -9,10 +9,10 @@ from itertools import product
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Polygon, Rectangle
 
+from labkit.floor.words import seconds
 from labkit.plot.sheet import chip, clock, extent, sheet, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 from labkit.theory.record import Meeting, Message, Op, Record, place
-from labkit.words import seconds
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
 KINDS = {"send": ("#56606b", "sends"), "recv": ("#b4bec8", "receives"), "collective": ("#868c94", "collectives")}

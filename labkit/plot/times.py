@@ -13,9 +13,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
+from labkit.floor.words import seconds
 from labkit.plot.sheet import chip, clock, color, extent, sheet, shortened, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
-from labkit.words import seconds
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
 LEGEND, TOP, HEAD, ROW, SPREAD, BOTTOM, LINE = 0.5, 0.75, 0.75, 0.95, 0.62, 1.0, 0.42

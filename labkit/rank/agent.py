@@ -23,34 +23,34 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from labkit import descriptors, kernel_internals, lines, moment
-from labkit.errors import LabError
+from labkit.floor import file_limit, kernel_internals, source_lines, timestamps
+from labkit.floor.errors import LabError
 from labkit.rank import (
     anysource,
-    awaiting,
+    async_cells,
+    cell_end,
     children,
     comms,
+    deferred_interrupt,
     describe,
-    ended,
     frames,
-    given,
     gloo,
     group,
+    group_counters,
     guard,
-    importing,
+    namespace,
     output,
     recorder,
     tiny,
     torch_internals,
-    witness,
 )
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
-from labkit.rank.kernels import kernels
+from labkit.rank.gpu_activity import kernels
 from labkit.rank.memory import peak
-from labkit.rank.names import add_newest
 from labkit.rank.spans import span
+from labkit.rank.torch_aliases import add_newest
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing
 
@@ -98,7 +98,7 @@ def _go_first() -> None:
 
 def _put_back(_: Any = None) -> None:
     with contextlib.suppress(OSError):  # no descriptor is left: it is told when the rank joins
-        descriptors.put_back()
+        file_limit.put_back()
 
 
 def _flush(stream: Any) -> None:
@@ -126,10 +126,10 @@ def _control_thread(kernel: Any) -> None:
 
 def _sigint(signum: int, frame: FrameType | None) -> None:
     """Interrupt a cell, and nothing else: a request would go without its reply where the engine's own code is hit."""
-    if awaiting.interrupt(frame):
+    if async_cells.interrupt(frame):
         return
-    if importing.runs(frames.callers(frame)) and not importing.postponed(frame):
-        lines.interrupt(frame)
+    if deferred_interrupt.runs(frames.callers(frame)) and not deferred_interrupt.postponed(frame):
+        source_lines.interrupt(frame)
 
 
 def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
@@ -155,20 +155,20 @@ def prepare(
     count: int,
 ) -> dict[str, Any]:
     """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
-    descriptors.spare("this rank")
+    file_limit.spare("this rank")
     attach()
     add_newest()
     anysource.install()
-    awaiting.install(shell())
+    async_cells.install(shell())
     children.install(shell())
     recorder.install(shell())
-    ended.install(shell())
+    cell_end.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
     facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, count)
     _note_counts()
     device = torch.device(facts["device"])
-    given.give(
+    namespace.give(
         shell(),
         {
             "torch": torch,
@@ -264,15 +264,15 @@ def where() -> dict[str, Any]:
 
 def _where(found: list[FrameType]) -> dict[str, Any]:
     stack = [frame for frame in found if not frames.stands_between(frame)]
-    runs = importing.runs(stack)
+    runs = deferred_interrupt.runs(stack)
     if runs and (any(is_cell(frame.f_code.co_filename) for frame in stack) or group.joined()):
         return _in_cell(str(os.getpid()), found)  # not what joins a group: it waits in its own way
-    return {"state": "computing" if runs else "idle", **NOWHERE, "imports": importing.imports(found)}
+    return {"state": "computing" if runs else "idle", **NOWHERE, "imports": deferred_interrupt.imports(found)}
 
 
 def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     """What a thread does that runs a cell's code, or a function that labkit has called; these are its frames."""
-    did: dict[str, Any] = {**NOWHERE, "imports": importing.imports(found)}
+    did: dict[str, Any] = {**NOWHERE, "imports": deferred_interrupt.imports(found)}
     did |= {"steps": steps(), "moved": None if frames.connects(found) else group.moved()}
     stack = [frame for frame in found if not frames.stands_between(frame)]
     cells = [frame for frame in stack if is_cell(frame.f_code.co_filename)]
@@ -281,8 +281,8 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     inner = cells[0] if cells else next((f for f in stack if frames.OWN.search(f.f_code.co_filename)), stack[-1])
     if cells:
         outer = cells[-1]
-        did |= {"line": lines.line(outer), "source": frames.source(inner)}
-        did["function"] = None if inner is outer else (inner.f_code.co_name, lines.line(inner))
+        did |= {"line": source_lines.line(outer), "source": frames.source(inner)}
+        did["function"] = None if inner is outer else (inner.f_code.co_name, source_lines.line(inner))
     between = list(itertools.takewhile(lambda frame: frame is not inner, stack))
     op = frames.operation(between)
     main = thread == str(os.getpid())
@@ -296,7 +296,7 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
     if op is None and (
         (frames.calls_torch(stack[0]) and gloo.holds_up(thread)) or (main and frames.in_ddp(stack[0]) and _rests())
     ):
-        op = frames.machinery(between) or witness.newest()
+        op = frames.machinery(between) or group_counters.newest()
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 
@@ -317,7 +317,7 @@ def _rests() -> bool:
     Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
     """
     global _asked
-    now, asked = moment.now(), _asked  # which the sign may take back at any moment
+    now, asked = timestamps.now(), _asked  # which the sign may take back at any moment
     if asked is None:
         _asked = asked = now
         ctypes.pythonapi.Py_AddPendingCall(_sign, None)
@@ -326,7 +326,7 @@ def _rests() -> bool:
 
 def _enqueued() -> dict[str, Any] | None:
     """What of the learner's calls the GPU has not completed, and where it was made; None where there is none."""
-    if not dist.is_initialized() or group.aborted() or (call := witness.enqueued(group.times()[0])) is None:
+    if not dist.is_initialized() or group.aborted() or (call := group_counters.enqueued(group.times()[0])) is None:
         return None
     made = [f for f in call.frames if is_cell(f["filename"])]
     return {
@@ -408,7 +408,7 @@ def _runs_beside() -> bool:
     """Whether code of the learner's runs in a thread, or in a task that goes on once another cell awaits."""
     with frames.looking:
         others = frames.others()
-    return awaiting.unfinished() or any(frames.look(thread, _is_learners) for thread in others)
+    return async_cells.unfinished() or any(frames.look(thread, _is_learners) for thread in others)
 
 
 def _is_learners(found: list[FrameType]) -> bool:
@@ -421,8 +421,8 @@ def interrupt() -> bool:
     """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
     busy = where()["state"] != "idle"
     if busy:
-        ended.interrupted()
-        importing.interrupt_hooks()
+        cell_end.interrupted()
+        deferred_interrupt.interrupt_hooks()
         signal.pthread_kill(MAIN, signal.SIGINT)
     return busy
 
@@ -441,6 +441,6 @@ ACTIONS = {
     "memory": memory,
     "groups": groups,
     "kernels": kernels,
-    "ended": ended.last,
+    "ended": cell_end.last,
     "records": recorder.records,
 }

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from labkit import time_limits
+from labkit.floor import time_limits
 
 ROOM = 1024  # bytes for one call of one rank
 SLOTS = 64  # calls that a board has room for

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit import kernel_internals
-from labkit.errors import LabError
+from labkit.floor import kernel_internals
+from labkit.floor.errors import LabError
 from labkit.rank import guard, recorder, torch_internals
 
 FORKED = (

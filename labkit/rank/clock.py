@@ -10,10 +10,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit import time_limits
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from labkit.rank import recorder, stream
-from labkit.theory import sharing
+from labkit.theory import gpu_sharing
 from labkit.theory.samples import Timing
 
 __all__ = ["Timing", "timed"]
@@ -84,7 +84,7 @@ def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Ti
     rows = list(zip(*(measured for *_, measured in told), strict=True))
     arrivals = [tuple(begin - min(b for b, _ in row) for begin, _ in row) for row in rows]
     backend, device = ("NCCL", "cuda") if _on_gpu(group) else ("Gloo", "cpu")
-    shared = sharing.said([(host, gpu) for host, gpu, _ in told], stream.together())
+    shared = gpu_sharing.said([(host, gpu) for host, gpu, _ in told], stream.together())
     return Timing(
         samples=tuple(tuple(seconds / calls for _, seconds in row) for row in rows),
         calls=calls,

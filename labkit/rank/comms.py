@@ -19,7 +19,7 @@ from typing import Any
 import torch.distributed as dist
 
 from labkit.rank import transport
-from labkit.rank.agree import ALIKE, EQUAL, agree, members, world_rank
+from labkit.rank.consistency import ALIKE, EQUAL, agree, members, world_rank
 from labkit.rank.gradient import linear
 from labkit.rank.objects import NOTHING, exchange, pack, pack_chunks, unpack
 from labkit.rank.ops import op_name

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from labkit.rank import given
+from labkit.floor.words import listed
+from labkit.rank import namespace
 from labkit.rank.copies import shell
 from labkit.theory.definitions import Reader, changed_inside
-from labkit.words import listed
 
 CONSTANTS = (
     *(int, float, complex, str, bytes, type(None), range, datetime.timedelta, torch.device, torch.dtype, torch.Size),
@@ -52,8 +52,8 @@ def replay(cells: Sequence[str]) -> dict[str, list[str]]:
         for name in changed_inside(tree):
             space.pop(name, None)
             fate[name] = False
-        given.put_right(space)
-    names = [name for name in fate if not given.is_given(name)]
+        namespace.put_right(space)
+    names = [name for name in fate if not namespace.is_given(name)]
     return {"back": [n for n in names if fate[n]], "lost": [n for n in names if not fate[n]]}
 
 
@@ -69,7 +69,7 @@ def define(cell: str, name: str) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     finally:
-        given.put_right(space)
+        namespace.put_right(space)
     function = space.get(name)
     if not isinstance(function, types.FunctionType):
         return f"its cell defines no function {name}"

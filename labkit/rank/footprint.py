@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank.memory import storages
 from labkit.rank.torch_internals import held_by_fully_shard, storage_id
 

@@ -25,7 +25,7 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 
-from labkit import lines
+from labkit.floor import source_lines
 from labkit.rank.torch_internals import BETWEEN_RANKS, DISPATCHER, DTENSOR, FUNCTIONAL
 from labkit.theory.record import is_cell
 
@@ -47,7 +47,7 @@ BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
 DDP = (ddp.__file__, f"{TORCH}utils.py")
 GROUP, STORE = _of("group"), _of("store")
-AWAITING = (_of("awaiting"), "run_awaiting")  # what runs a cell that awaits something
+AWAITING = (_of("async_cells"), "run_awaiting")  # what runs a cell that awaits something
 STACK = 6  # frames of the learner's that are told
 Place = tuple[CodeType, int]  # some code, and the line of it that a frame is in
 T = TypeVar("T")
@@ -136,7 +136,7 @@ def hooks_for(found: list[FrameType]) -> dict[int, list[FrameType]]:
 def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
     """Where those of the frames are that run a cell's code, up to where IPython runs the cell."""
     within = itertools.takewhile(lambda frame: frame.f_code.co_name != "run_code", frames)
-    return [(frame.f_code, lines.line(frame)) for frame in within if is_cell(frame.f_code.co_filename)]
+    return [(frame.f_code, source_lines.line(frame)) for frame in within if is_cell(frame.f_code.co_filename)]
 
 
 def stack(thread: int) -> list[FrameType]:
@@ -179,14 +179,14 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
 def is_learners(frame: FrameType) -> bool:
     """Whether a frame runs the learner's code, in a cell or in a file of their own."""
     file = frame.f_code.co_filename
-    return is_cell(file) or not lines.LIBRARY.search(file)
+    return is_cell(file) or not source_lines.LIBRARY.search(file)
 
 
 def learners(frames: Iterable[FrameType]) -> list[tuple[str, int, str]]:
     """The learner's innermost frames, the innermost last: the function ("" in a cell itself), its line, the source."""
     mine = itertools.islice(filter(is_learners, frames), STACK)
     names = {"<module>": ""}
-    return [(names.get(f.f_code.co_name, f.f_code.co_name), lines.line(f), source(f)) for f in mine][::-1]
+    return [(names.get(f.f_code.co_name, f.f_code.co_name), source_lines.line(f), source(f)) for f in mine][::-1]
 
 
 def stands_between(frame: FrameType) -> bool:
@@ -248,7 +248,7 @@ def passes_on(frame: FrameType) -> bool:
 
 def source(frame: FrameType, line: int | None = None) -> str:
     """The source of the line that a frame is in."""
-    return linecache.getline(frame.f_code.co_filename, line or lines.line(frame)).strip()
+    return linecache.getline(frame.f_code.co_filename, line or source_lines.line(frame)).strip()
 
 
 def waits(frame: FrameType, line: int | None = None) -> bool:

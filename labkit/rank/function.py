@@ -23,7 +23,7 @@ import torch.distributed as dist
 from IPython.core.displaypub import CapturingDisplayPublisher
 
 from labkit.grading import gradients, judge
-from labkit.rank import agent, ended, group, lessons, recorder, settings, subworld
+from labkit.rank import agent, cell_end, group, lessons, recorder, settings, subworld
 from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
@@ -145,7 +145,7 @@ def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: f
                     if subworld.any_of(n, nth, "error" in one or monotonic() > until):
                         break
             except BaseException as error:  # another rank does not come, and the lab has freed this one
-                answer = {"error": _said(error), "ended": ended.of(error)} | answer
+                answer = {"error": _said(error), "ended": cell_end.of(error)} | answer
                 break
             subworld.let_go()
     return answer
@@ -170,7 +170,7 @@ def _attempt(gate: Gate, name: str, call: dict[str, Any], answer: dict[str, Any]
                 _call(name, call, answer)
         except BaseException as error:
             answer["error"] = _said(error)
-            answer["ended"] = ended.of(error)
+            answer["ended"] = cell_end.of(error)
         finally:
             recorder.end()
 

@@ -20,12 +20,12 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 
-from labkit import moment, place, time_limits
+from labkit.floor import pid_namespace, time_limits, timestamps
 from labkit.rank import guard, torch_internals
 from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
-from labkit.rank.slack import DROWSY, may_oversleep
 from labkit.rank.store import TCP, MeetingStore
-from labkit.theory import sharing
+from labkit.rank.timer_slack import DROWSY, may_oversleep
+from labkit.theory import gpu_sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
 ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
@@ -37,7 +37,7 @@ WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a de
 Socket = tuple[int, int]  # a file descriptor and its inode: the descriptor's number is used again
 
 _store: MeetingStore | None = None
-_joined_at = 0.0  # a `moment`, as the next
+_joined_at = 0.0  # a timestamp, as the next
 _aborted_at: float | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
@@ -69,15 +69,15 @@ def join(
     leave()
     _doors.clear()
     torch_internals.number_groups_from(0)  # a failed attempt counts; what an earlier world holds knows it by its name
-    _joined_at = moment.now()
+    _joined_at = timestamps.now()
     before = connected_sockets()
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     _to_store.clear()
     _to_store.update(connected_sockets() - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
-    direct = direct if direct and torch.cuda.nccl.version() >= sharing.MANY_A_GPU else 0
-    os.environ.update(sharing.settings(rank, direct) if shares else {})
+    direct = direct if direct and torch.cuda.nccl.version() >= gpu_sharing.MANY_A_GPU else 0
+    os.environ.update(gpu_sharing.settings(rank, direct) if shares else {})
     with guard.world("" if store.startswith(TCP) else store):
         dist.init_process_group(
             BACKENDS.get(backend, backend),
@@ -102,7 +102,7 @@ def join(
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "place": place.here(),
+        "place": pid_namespace.here(),
         "device": str(device),
         "backend": "gloo + nccl" if backend == "nccl" else backend,
         "freeable": world_size == 1 or bool(noted_sockets()) or backend == "nccl",
@@ -150,7 +150,7 @@ def abort() -> None:
     """
     global _aborted_at
     if not aborted():
-        _aborted_at = moment.now()
+        _aborted_at = timestamps.now()
     _shut()
 
 
@@ -171,7 +171,7 @@ def aborted(within: float = 0.0) -> bool:
 
 
 def times() -> tuple[float, float | None]:
-    """When this rank last joined a group, and when the lab last broke one off (None: never); both a `moment`."""
+    """When this rank last joined a group, and when the lab last broke one off (None: never); both a timestamp."""
     return _joined_at, _aborted_at
 
 

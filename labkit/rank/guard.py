@@ -25,15 +25,15 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from labkit import time_limits
-from labkit.errors import LabError, MismatchError
-from labkit.rank import membership, models, torch_internals, witness
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError, MismatchError
+from labkit.floor.words import count
+from labkit.rank import group_counters, membership, models, torch_internals
 from labkit.rank.board import HEAD, ROOM, FileBoard, StoreBoard, gathered
-from labkit.rank.calls import CALLS, Place, located
-from labkit.rank.strides import spoiled
+from labkit.rank.contiguity import spoiled
+from labkit.rank.dispatched_calls import CALLS, Place, located
 from labkit.rank.torch_internals import BACKEND_SELECT
 from labkit.theory.fingerprint import Call, differs, disagreement, fit, pack, unpack
-from labkit.words import count
 
 GONE = (OSError, RuntimeError)  # a board is, with the rank that kept its store: the call itself will tell
 
@@ -339,7 +339,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
             return operation.redispatch(keys.remove(BACKEND_SELECT), *args)
         if _refused is not None:
             raise copy.copy(_refused)
-        made, begun = guarded.made, witness.counted(group)
+        made, begun = guarded.made, group_counters.counted(group)
         try:
             given = dict(zip(names, args, strict=False))
             must_exist(given.get("root_rank", 0), len(guarded.place.members), group)
@@ -352,7 +352,7 @@ def _comparing(name: str, operation: Any) -> Callable[..., Any]:
         except BaseException as error:
             # Refused, or interrupted before it began. NCCL refuses a reduction only once it has counted the call, on
             # every rank, some a little later: there it has been made, or a rank that goes on would seem out of step.
-            counted = witness.counted(group)
+            counted = group_counters.counted(group)
             if counted == begun or (isinstance(error, Exception) and len(counted) == 1):
                 guarded.made = made
                 with contextlib.suppress(*GONE):

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from labkit.rank import passes, stream
+from labkit.rank import backward_pass, stream
 from labkit.theory.record import Span
 
 Open = Callable[[str, str], Span | None]  # begins a span of this name and pass
@@ -159,7 +159,7 @@ class _Call:
             watch = self.layer.watch
             watch.latest = self
             watch.calls.append(self)
-            passes.at_end(watch.end)
+            backward_pass.at_end(watch.end)
             self.span = watch.begin(self.layer.name, "backward")
 
     def went_on(self, *_: Any) -> None:

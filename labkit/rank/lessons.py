@@ -1,6 +1,6 @@
 """Run what an exercise puts around a learner's function, from the lesson's module as a rank has it.
 
-A rank imports the module that the notebook imports too, with the names of `labkit.rank.seen` in it.
+A rank imports the module that the notebook imports too, with the names of `labkit.rank.cell_names` in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from labkit.grading.exercise import Exercise
-from labkit.rank import naming
+from labkit.rank import known_mistakes
 
 _loaded: list[ModuleType] = []
 
@@ -26,23 +26,23 @@ class _OnRank(SourceFileLoader):
         return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True, optimize=0)
 
     def exec_module(self, module: ModuleType) -> None:
-        from labkit.rank import seen
+        from labkit.rank import cell_names
 
-        vars(module).update({name: value for name, value in vars(seen).items() if name in seen.__all__})
+        vars(module).update({name: value for name, value in vars(cell_names).items() if name in cell_names.__all__})
         _loaded.append(module)
         super().exec_module(module)
 
 
 def find(module: str, name: str, space: Mapping[str, Any]) -> Exercise:
     """The exercise of this name, as a rank has it; its functions see this `space`'s rank, world_size and device."""
-    from labkit.rank import seen
+    from labkit.rank import cell_names
 
     package = importlib.import_module(module.rpartition(".")[0])
     for folder in package.__path__:
         if module not in sys.modules:
             sys.path_importer_cache[folder] = FileFinder(folder, (_OnRank, SOURCE_SUFFIXES))
     found = vars(importlib.import_module(module))[name]
-    for each in (seen, *_loaded):  # `seen`: for those that a function imports later
+    for each in (cell_names, *_loaded):  # `seen`: for those that a function imports later
         vars(each).update({name: space[name] for name in ("rank", "world_size", "device")})
     assert isinstance(found, Exercise)
     return found
@@ -53,7 +53,7 @@ def around(exercise: Exercise, function: Callable[..., Any]) -> Callable[..., An
     if exercise.harness:
         return partial(exercise.harness, function)
     if exercise.slips:
-        return naming.by_slips(exercise, function)
+        return known_mistakes.by_slips(exercise, function)
 
     def called(*args: Any, **options: Any) -> Any:
         given, left = (exercise.setup(*args, **options), {}) if exercise.setup else (args, options)

@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
+from labkit.floor.words import alike, ranks
 from labkit.rank.board import gathered, look_up
 from labkit.rank.frames import leading_here
-from labkit.words import alike, ranks
 
 REMEDY = (
     "Call dist.new_group with the same ranks and in the same order on every rank, also for groups that it is not in."

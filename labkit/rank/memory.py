@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
-from labkit import time_limits
+from labkit.floor import time_limits
+from labkit.floor.words import nbytes
 from labkit.rank import anysource, frames, gloo, objects, recorder
 from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
 from labkit.theory.record import is_cell
-from labkit.words import nbytes
 
 LOOK = 0.0005  # seconds from one look at Gloo's threads to the next
 SETTLE = 0.002  # seconds for them without a look

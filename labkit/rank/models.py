@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.errors import MismatchError
+from labkit.floor.errors import MismatchError
+from labkit.floor.words import alike, listed, ranks
 from labkit.rank.board import gathered, look_up
-from labkit.words import alike, listed, ranks
 
 REMEDY = "Give DistributedDataParallel the same model on every rank."
 States = dict[str, str]  # what each parameter and buffer is, in the model's order

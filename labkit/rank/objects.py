@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 HEADER = 1024  # bytes a rank in an exchange's first all-gather; few need a second
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from labkit import kernel_internals, time_limits
-from labkit.words import count, nbytes
+from labkit.floor import kernel_internals, time_limits
+from labkit.floor.words import count, nbytes
 
 SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
 LAST = 2000  # characters of the rest that follow when the cell ends

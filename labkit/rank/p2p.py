@@ -6,9 +6,9 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank import transport
-from labkit.rank.agree import announced, is_one_of, members, world_rank
+from labkit.rank.consistency import announced, is_one_of, members, world_rank
 from labkit.rank.objects import HEADER, dumps, pack, to_tensor, unpack
 
 

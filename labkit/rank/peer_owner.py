@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from labkit import time_limits
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27  # asm-generic/socket.h; Python has no names for them
 TAKE_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # "return 0", the one instruction of a program for packets

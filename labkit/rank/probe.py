@@ -24,8 +24,8 @@ import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
-from labkit.rank import ended, guard, subworld
-from labkit.rank.awaiting import run_awaiting
+from labkit.rank import cell_end, guard, subworld
+from labkit.rank.async_cells import run_awaiting
 from labkit.rank.copies import Refused, copied, named, shell
 from labkit.rank.frames import MAIN, works_for_backward
 from labkit.theory.values import leaves
@@ -273,4 +273,4 @@ def _set_rng(state: tuple[Any, ...]) -> None:
 
 
 def _failed(error: BaseException) -> dict[str, Any]:
-    return {"error": (type(error).__name__.removeprefix("_"), str(error)), "ended": ended.of(error)}
+    return {"error": (type(error).__name__.removeprefix("_"), str(error)), "ended": cell_end.of(error)}

@@ -2,7 +2,8 @@
 
 The Python functions of `torch.distributed` are wrapped once a process, torch's signature and source kept
 (`dist.send??` shows torch's). A call within a call (the broadcast under `broadcast_object_list`, everything under
-`comms`) counts as its outermost one. What goes past these functions is seen from below, see `labkit.rank.witness`:
+`comms`) counts as its outermost one. What goes past these functions is seen from below, see
+`labkit.rank.group_counters`:
 
 | called by | wrappers | the group's count | flight recorder |
 |---|---|---|---|
@@ -16,7 +17,7 @@ are taken from the flight recorder.
 
 Once spans are used (`labkit.rank.spans`), an asynchronous collective on a CPU also notes when its data was there: the
 work's future tells it, on the backend's own thread, and its call takes 10 to 30 µs longer. What a hook sends of DDP's
-buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.passes`).
+buckets is waited for by DDP, in C++, at the end of the backward pass (`labkit.rank.backward_pass`).
 
 A record costs a rank alone 20 to 30 µs on a busy machine; two ranks on two cores were seen to take 30 to 80 µs longer
 for a small broadcast and 100 to 160 µs for a send and its wait: pictures are to look at, `timed` is the clock.
@@ -48,13 +49,13 @@ from torch import Tensor
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
-from labkit import moment
-from labkit.rank import comms, guard, objects, p2p, passes, spans, stream, wire
-from labkit.rank.agree import whole
+from labkit.floor import timestamps
+from labkit.rank import backward_pass, comms, guard, objects, p2p, spans, stream, wire
+from labkit.rank.consistency import whole
 from labkit.rank.frames import leading_here
+from labkit.rank.group_counters import Noted, Span, Tally
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, group_ranks, source_rank
-from labkit.rank.witness import Noted, Span, Tally
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Log, Op, is_cell
 
@@ -85,7 +86,7 @@ class Cell:
     ops: deque[Op] = field(default_factory=lambda: deque(maxlen=LIMIT))
     made: int = 0  # operations, also those that are not kept
     order: Iterator[int] = field(default_factory=itertools.count)
-    passes: deque[passes.Pass] = field(default_factory=lambda: deque(maxlen=LIMIT))
+    passes: deque[backward_pass.Pass] = field(default_factory=lambda: deque(maxlen=LIMIT))
     nth: dict[str, int] = field(default_factory=dict)  # the last collective of a group, by its name, counted from 0
     grouped: list[tuple[int, ...]] = field(default_factory=list)  # the ranks of groups that were made
     works: dict[int, tuple[weakref.ref[Any], list[Op]]] = field(default_factory=dict)
@@ -119,7 +120,7 @@ def install(shell: Any) -> None:
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
         _wrap("new_group", _making(dist.new_group), distributed_c10d, dist)
         _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
-        _wrap(RUN_BACKWARD, passes.noting(vars(graph)[RUN_BACKWARD], _passing), graph, torch.autograd)
+        _wrap(RUN_BACKWARD, backward_pass.noting(vars(graph)[RUN_BACKWARD], _passing), graph, torch.autograd)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         for name in ("get_future", "is_completed"):
             _wrap(name, _asking(vars(dist.Work)[name]), dist.Work)
@@ -214,7 +215,7 @@ def records() -> dict[str, Any]:
         journal=_snapshots.journal(),
         began=_cell.began,
         ended=_cell.ended,
-        clock=moment.clock(),
+        clock=timestamps.clock(),
         host=socket.gethostname(),
         gpu=_cell.gpu,
         together=stream.together(),
@@ -272,7 +273,7 @@ def _witnessed(one: Noted, moments: list[tuple[float, float]]) -> Op:
     )
 
 
-def _pass_behind(one: Noted) -> passes.Pass | None:
+def _pass_behind(one: Noted) -> backward_pass.Pass | None:
     """The backward pass of the cell that has called this on a thread of autograd's own, with none of its frames."""
     if any(f["name"] == "run_code" or f["filename"] == threading.__file__ for f in one.frames):
         return None
@@ -323,8 +324,8 @@ def _recording(
         if results:
             record.shared = _shared(given(results))
         record.asynchronous = asynchronous or _is_true(given("async_op"))
-        if record.asynchronous and backward_number() >= 0 and passes.carries_a_bucket():
-            passes.at_end(_brought_back(record))
+        if record.asynchronous and backward_number() >= 0 and backward_pass.carries_a_bucket():
+            backward_pass.at_end(_brought_back(record))
         tally = _cell.tally
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
@@ -543,11 +544,11 @@ def _check_batch(batch: Any = None, *more: Any, **others: Any) -> None:
             _check_peer(op.group, tuple(ranks), None, op.group_peer)
 
 
-def _passing() -> passes.Pass | None:
+def _passing() -> backward_pass.Pass | None:
     """A backward pass begins: which line of the cell autograd works for, should it do so on a thread of its own."""
     if not _records():
         return None
-    began = passes.Pass(_where(), time.perf_counter())
+    began = backward_pass.Pass(_where(), time.perf_counter())
     _cell.passes.append(began)
     return began
 
@@ -573,7 +574,7 @@ def _done(record: Op, result: Any) -> None:
             _watch(result, record)
 
 
-def _brought_back(record: Op) -> passes.End:
+def _brought_back(record: Op) -> backward_pass.End:
     """What the end of a backward pass tells of one of DDP's buckets: from when to when DDP waited for it."""
     order, at = _cell.order, record.line
 
@@ -626,7 +627,7 @@ def _reduction(op: Any) -> str:
     return name.lower() if name.isidentifier() else ""
 
 
-def _where() -> passes.Where:
+def _where() -> backward_pass.Where:
     """The line of the cell that a call came from, and the learner's function that made it."""
     cells = leading_here()
     if not cells:

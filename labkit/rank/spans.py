@@ -19,8 +19,8 @@ from typing import Any
 
 from torch import nn
 
-from labkit.errors import LabError
-from labkit.rank import layers, passes, stream
+from labkit.floor.errors import LabError
+from labkit.rank import backward_pass, layers, stream
 from labkit.rank.torch_internals import backward_number
 from labkit.theory.record import Span
 
@@ -49,7 +49,7 @@ class Kept:
         stream.came(span)
         self.made += 1
         if backward_number() >= 0:
-            passes.at_end(self.passed)
+            backward_pass.at_end(self.passed)
         return span
 
     def passed(self, computed: float, done: float) -> None:
@@ -65,7 +65,7 @@ _used = False  # whether this rank has ever recorded a span, or a cell speaks of
 def begin(rank: int, code: str) -> None:
     """A cell starts: forget the last one."""
     global _kept, _used
-    passes.forget()
+    backward_pass.forget()
     _used = _used or "span" in code
     _kept = Kept(True, rank)
 

@@ -14,8 +14,8 @@ from time import monotonic, sleep
 
 import torch.distributed as dist
 
-from labkit import time_limits
-from labkit.rank.slack import may_oversleep
+from labkit.floor import time_limits
+from labkit.rank.timer_slack import may_oversleep
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"

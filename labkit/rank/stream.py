@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from labkit import time_limits
+from labkit.floor import time_limits
 
 LIMIT = 4000  # pairs of events that are kept: the last ones
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit import time_limits
+from labkit.floor import time_limits
 from labkit.rank import guard, torch_internals
 from labkit.rank.board import FileBoard, StoreBoard
-from labkit.rank.importing import postponed
+from labkit.rank.deferred_interrupt import postponed
 
 _groups: dict[int, Any] = {}
 _boards: dict[int, FileBoard | StoreBoard] = {}  # where the ranks of each meet after one of several calls

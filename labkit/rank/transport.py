@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from labkit.rank.agree import Spec
-from labkit.rank.names import reduce_scatter_single
+from labkit.rank.consistency import Spec
 from labkit.rank.ops import MOVED, OPS
+from labkit.rank.torch_aliases import reduce_scatter_single
 
 
 def broadcast(xs: Sequence[Tensor], spec: Spec, src: int, group: Any) -> Tensor:

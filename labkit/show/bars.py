@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import listed, nbytes
 from labkit.plot import bars, svg
 from labkit.show.each_rank import EachRank
-from labkit.words import listed, nbytes
 
 
 class Bars(EachRank):

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit import kernel_internals
+from labkit.floor import kernel_internals
 
 # ipywidgets sets sentences in lines of 28 px, as high as a button.
 LINES = "<style>.labkit-box .widget-html-content {line-height: 1.6}</style>"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from labkit.floor.words import count
 from labkit.grading.prediction import Prediction, Series
 from labkit.show import markdown
 from labkit.show.prediction import code, nothing, plain
-from labkit.words import count
 
 
 class Questions:

@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.words import ranks
+from labkit.floor.words import ranks
 
 DIGITS = 4  # significant ones; more only where two ranks would look alike and are not
 WIDE = 72  # characters from which on nested values go one entry a line

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import alike, count, ranks
 from labkit.plot import curves as picture
 from labkit.plot import svg
-from labkit.words import alike, count, ranks
 
 NEAR = 1e-3  # lines that differ by less than this part of a value are drawn as one, and called one
 BESIDE = 1e-2  # and so are lines whose values lie apart by less than this part of the axis: a line's width

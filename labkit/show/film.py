@@ -6,13 +6,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
+from labkit.floor.words import alike, ranks, spans
 from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
 from labkit.theory.record import Message, Op, Record
 from labkit.theory.replay import Element, Replay
-from labkit.words import alike, ranks, spans
 
 MOST = 12  # chunks of a buffer that are drawn; more are drawn as one
 FEW = 8  # numbers of a message that are told

@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile, flat
+from labkit.show.alt_text import by_rank, listed, story
 from labkit.show.arrows import arrows
 from labkit.show.guess import Nothing, Place
-from labkit.show.spoken import by_rank, listed, story
 from labkit.show.tiles import BLOCK, WIDE, coarse, from_part, grouped, short, wanted_tiles
 from labkit.theory import mistakes
 from labkit.theory.origin import Origin

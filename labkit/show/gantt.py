@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from labkit.floor.words import seconds
 from labkit.outcome.text import merge
 from labkit.plot import gantt as plot
 from labkit.plot import svg
 from labkit.theory.overlap import common, computing
 from labkit.theory.pipeline import NAMES, Schedule
 from labkit.theory.record import Record, Span
-from labkit.words import seconds
 
 KINDS = {name: kind for kind, name in NAMES.items()}  # "forward" → "F"
 LETTERS = "abcdefghijklmnop"  # of chunks

@@ -9,10 +9,10 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count
 from labkit.show.tiles import short
 from labkit.theory.values import leaves
-from labkit.words import count
 
 TOLD = 3  # wrong tiles in words; the tiles show the others
 NEAR = 0.005  # how far a number may be off that is no whole one, as a part of it: three digits are enough

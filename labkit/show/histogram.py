@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count
 from labkit.plot import histogram, svg
 from labkit.show.each_rank import EachRank
-from labkit.words import count
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
 

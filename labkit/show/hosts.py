@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from labkit.floor.words import count, spans
 from labkit.plot import hosts as plot
 from labkit.plot import svg
 from labkit.theory.schedules import Schedule
 from labkit.theory.schedules.links import Load, home, loads
-from labkit.words import count, spans
 
 
 class OnHosts:

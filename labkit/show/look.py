@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from labkit.floor.words import ranks
 from labkit.show.compare import Leaf, Piece, laid_out, odd_ones
 from labkit.show.table import cell, row, table
-from labkit.words import ranks
 
 CODE = "white-space: pre; font-family: monospace"
 ODD = "font-weight: bold; text-decoration: underline; background-color: rgba(230, 159, 0, 0.25)"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.floor.words import alike, ranks
 from labkit.grading import judge, tracing
 from labkit.grading.inputs import Case, arrays
 from labkit.plot.tiles import Tile
@@ -14,7 +15,6 @@ from labkit.show.tiles import from_part, grouped, short
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
-from labkit.words import alike, ranks
 
 MOST = 9  # tiles in a row
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, ranks
 from labkit.plot import overlay as picture
 from labkit.plot import svg
 from labkit.show.curves import Curves, Over
-from labkit.words import count, ranks
 
 FINE = 400  # points of a mean at most: more than that a picture does not show
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from labkit.floor.words import listed
 from labkit.grading.exercise import Exercise
 from labkit.show.card import STATES
 from labkit.show.score import in_short
 from labkit.show.table import cell, row, table
-from labkit.words import listed
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
 

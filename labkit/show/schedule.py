@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot import schedule as plot
 from labkit.plot import svg
 from labkit.show import gantt

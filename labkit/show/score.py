@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from labkit.floor.words import count, listed
 from labkit.grading.score import COSTS, Score
 from labkit.show.table import cell, row, table
-from labkit.words import count, listed
 
 SHARE, SLACK = 1.02, {"memory": 64.0}  # beyond the least, what still counts as it: a small tensor or two, a rounding
 LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory"}

@@ -9,18 +9,18 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.sheet import color, on
 from labkit.plot.tiles import Tile, flat
+from labkit.show.alt_text import by_rank
 from labkit.show.box import Box
 from labkit.show.flow import Flow, in_words
 from labkit.show.guess import HOW, Held, Nothing, Place, hold
 from labkit.show.keys import ENTER_GOES_ON
-from labkit.show.spoken import by_rank
 from labkit.show.table import cell, row, table
-from labkit.words import count
 
 MOST = 48  # tiles that one fills in
 FIELD = 68  # pixels that a field is wide, with the room before it

@@ -7,7 +7,7 @@ from typing import Any
 
 import ipywidgets
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot import svg
 from labkit.show.box import Box
 from labkit.show.film import Film

@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from labkit.floor.words import spans
 from labkit.plot.tiles import Tile, flat
 from labkit.show.compare import number
 from labkit.theory.mistakes import Span
 from labkit.theory.provenance import Part
-from labkit.words import spans
 
 WIDE = 16  # tiles in a row; more are drawn as blocks of like origin
 BLOCK = 1.7  # width of a block, in tiles

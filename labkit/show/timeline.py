@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
+from labkit.floor.words import count, ranks, seconds
 from labkit.outcome.text import merge
 from labkit.plot import lanes, svg, timeline
 from labkit.show import gantt
 from labkit.theory.overlap import Overlap, overlaps
 from labkit.theory.record import Meeting, Op, Record, Span, Wait, read
-from labkit.words import count, ranks, seconds
 
 TOLD = 8  # waits in words; the picture shows the others
 NOTABLE = 0.02  # of the whole time; shorter waits are not told

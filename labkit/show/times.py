@@ -6,10 +6,10 @@ import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, seconds
 from labkit.plot import svg, times
 from labkit.show.each_rank import EachRank
-from labkit.words import count, seconds
 
 
 class Times(EachRank):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from labkit.floor.words import sentence
 from labkit.grading import judge
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
@@ -27,7 +28,6 @@ from labkit.show.waits import Waits
 from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
-from labkit.words import sentence
 
 SHOWN = meaning.MOST  # elements of a row
 WIDE = 200  # characters of a text: a line of a log fits

@@ -6,6 +6,7 @@ from html import escape
 
 from IPython.display import publish_display_data
 
+from labkit.floor.words import alike, ranks, seconds, sentence
 from labkit.outcome import text
 from labkit.outcome.outcome import Did
 from labkit.outcome.phrases import did, label
@@ -13,7 +14,6 @@ from labkit.outcome.sentences import ANYBODY, circles, graph, title, well, why
 from labkit.outcome.story import Story
 from labkit.plot import svg
 from labkit.plot import waits as picture
-from labkit.words import alike, ranks, seconds, sentence
 
 KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.values import Op, combine, copy, cut, join, split
 
 __all__ = [

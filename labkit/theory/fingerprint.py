@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 
-from labkit.words import alike, count, listed, ranks
+from labkit.floor.words import alike, count, listed, ranks
 
 LATER = 8  # statements behind one that are remembered
 SHOWN = 60  # characters of a statement

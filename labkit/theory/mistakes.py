@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from labkit.floor.words import listed, ranks
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import Means, meaning, meant
 from labkit.theory.values import split
-from labkit.words import listed, ranks
 
 TOLD = 4  # mistakes in words; the picture shows the others
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 BASE = 16  # one hexadecimal digit a contribution: it can be counted up to 15 times
 INT64 = 62  # bits of an int64 tensor that a probe may use

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 Operation = tuple[str, int, int]  # kind, micro-batch, chunk
 NAMES = {"F": "forward", "B": "backward", "W": "weights"}

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives, routes
 
 WHOLE, PART, PARTS = "a whole buffer", "one part", "n parts"  # S bytes; S/n; n times S/n

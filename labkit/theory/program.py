@@ -1,7 +1,8 @@
 """The learner's cells as one program that torchrun runs: their code, and what has to stand before and behind it.
 
 What the ranks of a lab have ready is made in plain torch here; labkit is imported only where a cell uses `comms`,
-`timed`, `tiny`, `footprint`, `peak` or `span`. Pure: cells in, text out; no file is written (`labkit/script.py` does).
+`timed`, `tiny`, `footprint`, `peak` or `span`. Pure: cells in, text out; no file is written (`labkit/faces/script.py`
+does).
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from labkit.floor.words import listed
 from labkit.theory.cells import Cell, tree, without_replaced
 from labkit.theory.definitions import bound
 from labkit.theory.primitives import PRIMITIVES, find
-from labkit.words import listed
 
 GLOO = """\
 if os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]:  # all ranks on this machine: Gloo keeps to loopback

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
-from labkit import moment
-from labkit.theory import sharing
+from labkit.floor import timestamps
+from labkit.floor.words import count, ranks
+from labkit.theory import gpu_sharing
 from labkit.theory.primitives import Primitive, find
-from labkit.words import count, ranks
 
 
 @cache
@@ -170,7 +170,7 @@ class Buffer:
 class Log:
     """What one rank kept of one cell: its calls in their order, and what its small buffers held.
 
-    `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, each a `moment`
+    `journal` has (buffer, values), one for each change. `began`, `ended` are the cell's own times, each a timestamp
     of the `clock`. `gpu` is the one of its host that the rank uses, "" where it uses none; ranks that share it compute
     `together` under MPS, else by turns. `dropped` calls are too many to be kept; `unnamed` ones were counted by a
     process group and noted by nobody. `sent` are the bytes on the wire to other ranks meanwhile, None where nobody
@@ -301,7 +301,7 @@ class Record:
         """In words, whether ranks share a GPU, where one has worked in this cell."""
         worked = any(op.enqueued for mine in self.ops for op in mine) or any(s.ran for mine in self.spans for s in mine)
         together = any(log.together for log in self.logs)
-        return sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu], together) if worked else ""
+        return gpu_sharing.said([(log.host, log.gpu) for log in self.logs if log.gpu], together) if worked else ""
 
     @cached_property
     def spans(self) -> tuple[tuple[Span, ...], ...]:
@@ -363,7 +363,7 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     if several:
         notes.append("times of different hosts are compared by the hosts' own clocks, which may be milliseconds apart")
     first = next((log.clock for log, plain in zip(kept, logs, strict=True) if plain), Log.clock)
-    shift = [moment.apart(log.clock, first) for log in kept]
+    shift = [timestamps.apart(log.clock, first) for log in kept]
     begun = [op.entered + shift[r] for r, log in enumerate(kept) for op in log.ops]
     begun += [span.entered + shift[r] for r, log in enumerate(kept) for span in log.spans]
     start = min(begun, default=0.0)

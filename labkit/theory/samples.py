@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from labkit.words import seconds
+from labkit.floor.words import seconds
 
 NOTABLE = 0.1  # of a repetition: a rank that starts so much later than the first one is told
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 KINDS = ("weights", "gradients", "optimizer")
 STAGES = ("replicated", "ZeRO-1", "ZeRO-2", "ZeRO-3")  # its place is its number

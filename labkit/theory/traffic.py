@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
 from labkit.theory.record import Meeting, Op, Record
 

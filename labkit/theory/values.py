@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 Op = str | Callable[[Any, Any], Any]
 

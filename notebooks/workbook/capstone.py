@@ -11,7 +11,7 @@ from labkit.grading.exercise import Case, exercise
 from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
 
 
 Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours

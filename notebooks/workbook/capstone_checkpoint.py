@@ -15,7 +15,7 @@ from workbook.capstone import meshed, pairs
 from workbook.lesson13e import a_folder
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, rank, recorder, torch
+    from labkit.rank.cell_names import dist, everyones, rank, recorder, torch
 
 
 def _state(step: float, copy: int, part: int) -> dict[str, Any]:

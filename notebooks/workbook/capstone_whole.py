@@ -13,7 +13,7 @@ from workbook.capstone import expected_mesh_price, mesh_price, meshed, normal, p
 from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, recorder, torch
+    from labkit.rank.cell_names import device, dist, recorder, torch
 
 
 def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:

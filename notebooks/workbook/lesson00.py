@@ -13,7 +13,7 @@ from labkit.grading.prediction import ask
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, torch, world_size
+    from labkit.rank.cell_names import dist, torch, world_size
 
 TINY = ((36, 8), (120, 64), (120,), (36, 120), (36,))  # the parameters of `tiny.Model`
 

@@ -13,7 +13,7 @@ from labkit.grading.prediction import SEEN, ask
 from workbook.lesson00 import gradients_of, with_gradients
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
 
 
 def _teams(n: int, split: int | None) -> list[range]:

@@ -16,7 +16,7 @@ from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory.origin import Origin
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 by_messages = partial(exercise, forbids=("collectives",))
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.prediction import ask, series
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import everyones, rank, recorder, torch, world_size
 
 MESSAGES = ("send", "collectives")
 on_windows = partial(exercise, counts_memory=False)

@@ -14,7 +14,7 @@ from labkit.grading.inputs import counting, draws
 from workbook.lesson02b import blame, on_windows, opened, through, writes
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import everyones, rank, torch, world_size
+    from labkit.rank.cell_names import everyones, rank, torch, world_size
 
 ALL_BUT_FENCES = ("send", "broadcast", "reduce", "all_reduce", "gather", "all_gather", "scatter", "reduce_scatter",
                   "all_to_all")  # fmt: skip

@@ -14,7 +14,7 @@ from labkit.theory.primitives import OBJECTS
 from labkit.theory.record import Log
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def _models(n: int) -> list[Case]:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.floor.words import count
 from labkit.grading.exercise import Budget, Least, exercise
 from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
-from labkit.words import count
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _losses(n: int) -> list[Case]:

@@ -14,7 +14,7 @@ from labkit.theory import collectives
 from labkit.theory.primitives import MESSAGES, OBJECTS
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import comms, device, dist, rank, torch, world_size
 
 
 def _stepped(xs: Sequence[Any], lr: float) -> list[Any]:

@@ -16,7 +16,7 @@ from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
 
 
 def _tensors(n: int) -> list[Case]:

@@ -15,7 +15,7 @@ from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, rank, torch, world_size
 
 by_messages = partial(exercise, forbids=("collectives",))
 

@@ -12,7 +12,7 @@ from labkit.grading.promises import InSteps, Messages, OnlyTo
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, rank, torch, world_size
 
 PIECES = 4
 by_messages = partial(exercise, forbids=("collectives",), keeps_input=True)

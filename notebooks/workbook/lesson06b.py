@@ -17,7 +17,7 @@ from labkit.grading.prediction import ask
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import everyones, rank, recorder, torch, world_size
 
 by_memory = partial(exercise, forbids=("collectives", "send"))  # the ranks talk through memory alone
 

@@ -14,7 +14,7 @@ from workbook.tools.sweep.fit import fit
 from workbook.tools.timing import busbw, size
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, torch, world_size
+    from labkit.rank.cell_names import device, dist, torch, world_size
 
 
 def _sweeps(n: int) -> list[Case]:

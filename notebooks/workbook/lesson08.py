@@ -11,7 +11,7 @@ from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.promises import Calls, Once, Travels
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, dist, torch, world_size
+    from labkit.rank.cell_names import comms, dist, torch, world_size
 
 
 # A few float64 numbers to or from every rank; who moves the data itself sends more in the larger inputs.

@@ -12,7 +12,7 @@ from labkit.grading.promises import Calls
 from workbook.lesson08 import A_FEW, softmax_cases, softmax_parts
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, rank, torch, world_size
 
 
 def _spreads(n: int) -> list[Case]:

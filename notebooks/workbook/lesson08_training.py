@@ -13,7 +13,7 @@ from labkit.grading.promises import Calls
 from workbook.lesson08 import A_FEW, cross_entropy
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import comms, device, dist, rank, torch, world_size
 
 
 def _vocabularies(n: int) -> list[Case]:

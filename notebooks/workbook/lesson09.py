@@ -17,7 +17,7 @@ from labkit.grading.inputs import counting
 from labkit.theory.record import Log
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def _averages(xs: Sequence[Any], steps: int = 1) -> list[Any]:

@@ -19,7 +19,7 @@ from labkit.theory.record import Log
 from workbook.lesson09 import shared_folder
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 # What a crash would leave behind is what lies in the folder at that moment. The old checkpoint is there under a second

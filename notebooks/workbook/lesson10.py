@@ -12,7 +12,7 @@ from labkit.grading.prediction import ask, series
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, dist, torch, world_size
+    from labkit.rank.cell_names import comms, dist, torch, world_size
 
 
 def _expected_slowest(xs: Sequence[Any], ranks: int) -> list[float]:

@@ -13,7 +13,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def scripted(n: int, turns: Sequence[int], about: str, **options: Any) -> Case:

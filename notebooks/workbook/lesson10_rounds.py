@@ -10,7 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
 
 
 def _speeds(n: int) -> list[Case]:

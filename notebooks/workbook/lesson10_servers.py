@@ -11,7 +11,7 @@ from labkit.grading.exercise import Case, exercise
 from workbook.lesson10_async import Found, run_server, scripted, served
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
 
 
 def _within(n: int, bound: int, updates: int, eager: bool = False) -> list[int]:

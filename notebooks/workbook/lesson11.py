@@ -13,7 +13,7 @@ from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
 def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:

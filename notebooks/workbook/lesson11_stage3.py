@@ -14,7 +14,7 @@ from labkit.theory import sharding
 from workbook.lesson11 import cut, kept, padded
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
 
 
 def _through(xs: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from labkit.theory.record import Record
 from workbook.lesson11 import cut, kept
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def _chains(n: int) -> list[Case]:

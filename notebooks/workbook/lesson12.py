@@ -12,7 +12,7 @@ from labkit.grading.promises import Calls, Once
 from labkit.theory.record import Log
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, name_it, rank, recorder, torch, world_size
 
 
 def normal(n: int, seed: int) -> np.random.Generator:

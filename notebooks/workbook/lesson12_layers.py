@@ -13,7 +13,7 @@ from labkit.grading.promises import Calls
 from workbook.lesson12 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, normal, sum_out, teams
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

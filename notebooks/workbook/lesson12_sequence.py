@@ -12,7 +12,7 @@ from workbook.lesson12 import OF_A_LAYER, both_passes, called, copy_in, my_parts
 from workbook.lesson12_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
 
 
 def _gathered(xs: Sequence[Any]) -> list[Any]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
-from labkit.words import count
 from workbook.lesson12b import normal, part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, rank, torch, world_size
 
     def panel(p, panels, group):
         """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""

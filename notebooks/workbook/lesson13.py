@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.floor.words import count
 from labkit.grading.evidence import place
 from labkit.grading.exercise import ANY, Case, exercise
 from labkit.grading.prediction import SEEN, ask, series
 from labkit.grading.promises import Calls
 from labkit.theory.record import Log
-from labkit.words import count
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
 def normal(n: int, seed: int) -> np.random.Generator:

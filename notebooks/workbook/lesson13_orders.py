@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.theory import pipeline
 from workbook.lesson13 import batches, normal, placed, stage_backward, stage_forward, trained
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, rank, torch, world_size
 
 
 def ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from workbook.lesson13 import batches, normal, trained
 from workbook.lesson13_orders import ordered, run_orders
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
 
 
 def _halves(xs: Sequence[Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from workbook.lesson12 import both_passes
 from workbook.lesson13 import normal
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
 WIDE = 3  # numbers a token, in the checks

@@ -14,7 +14,7 @@ from labkit.grading.promises import Calls, Messages, OnlyTo
 from labkit.theory.record import Op, Record
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, device, dist, rank, span, torch, world_size
+    from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
 
 
 def normal(n: int, seed: int) -> np.random.Generator:

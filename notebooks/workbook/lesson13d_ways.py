@@ -12,7 +12,7 @@ from labkit.grading.promises import Calls, OnlyTo
 from workbook.lesson13d import attended, block, block_of, known, normal, scores_of, shares, thirds
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, rank, torch, world_size
 
 
 def run_swap_heads(swap_heads, q, k, v):

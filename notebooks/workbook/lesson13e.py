@@ -15,7 +15,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, recorder, torch
+    from labkit.rank.cell_names import device, dist, rank, recorder, torch
 
 
 def numbers(n: int, seed: int) -> np.random.Generator:

@@ -14,7 +14,7 @@ from workbook.lesson11 import kept
 from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _stages(xs: Sequence[Any], layers: int) -> list[Any]:

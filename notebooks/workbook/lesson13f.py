@@ -12,7 +12,7 @@ from labkit.grading.prediction import ask
 from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, name_it, rank, torch, world_size
 
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension

@@ -11,7 +11,7 @@ from labkit.grading.exercise import Case, exercise
 from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, rank, torch
+    from labkit.rank.cell_names import comms, rank, torch
 
 
 Run = tuple[str, int, int]  # the tensor's name, the first row, and the one after the last

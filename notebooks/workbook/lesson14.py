@@ -12,7 +12,7 @@ from labkit.grading.prediction import SEEN, ask
 from labkit.grading.promises import Calls
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _validated(xs: Sequence[Any]) -> list[Any]:

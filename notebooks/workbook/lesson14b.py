@@ -13,7 +13,7 @@ from labkit.grading.prediction import ask, series
 from labkit.grading.promises import Calls, SameGroups
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _or_skip(xs: Sequence[Any]) -> list[Any]:

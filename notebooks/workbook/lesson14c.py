@@ -13,7 +13,7 @@ from labkit.grading.prediction import series
 from labkit.grading.promises import Calls, Messages
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _clipped(xs: Sequence[Any], limit: float) -> list[Any]:

@@ -10,7 +10,7 @@ from labkit.grading.inputs import counting, draws, vectors
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import comms, dist, everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import comms, dist, everyones, rank, recorder, torch, world_size
 
 
 def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> list[float]:

@@ -16,7 +16,7 @@ from labkit.theory.formulas import figures
 from workbook.tools.events import slowest
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import torch
+    from labkit.rank.cell_names import torch
 
 
 on_paper = partial(exercise, counts_memory=False, promises=(Calls(0),))

@@ -12,7 +12,7 @@ from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.prediction import ask, series
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import device, dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
 def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:

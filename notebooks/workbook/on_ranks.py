@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import rank, torch, world_size
+    from labkit.rank.cell_names import rank, torch, world_size
 
 
 # A stage with one weight, as the exercises' harnesses use it; `mine` is what the learner's function is held against.

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from labkit import files
+from labkit.floor import files
 from workbook.tools.sheet.cheats import CHEATS
 from workbook.tools.sheet.show import NAME, PRINT
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from labkit import words
+from labkit.floor import words
 
 SECONDS = 530.0  # after so many nothing is begun: what runs then, and its end, have a minute
 WRONG_ENOUGH = 3  # times: a check that hangs each time would take all that there is

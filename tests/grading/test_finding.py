@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from labkit.floor.words import sentence
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import judged
@@ -12,7 +13,6 @@ from labkit.grading.inputs import Case
 from labkit.outcome.outcome import Outcome, RankOutcome, Waiting
 from labkit.outcome.sentences import TOGETHER
 from labkit.show.verdict import Verdict
-from labkit.words import sentence
 from tests.recorded import Told
 
 WAITS = Waiting("new_group", 4, source="half = dist.new_group(mine)")

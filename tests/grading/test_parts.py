@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from labkit.grading import gradients, inputs, judge, spent, tracing
+from labkit.grading import gradients, inputs, judge, run_cost, tracing
 from labkit.grading.exercise import ANY, NOTHING, exercise, stub
 from labkit.grading.inputs import Case
 from labkit.theory import collectives
@@ -17,7 +17,7 @@ from labkit.theory.record import read
 from tests.recorded import Told, told
 
 if TYPE_CHECKING:
-    from labkit.rank.seen import dist, rank, torch
+    from labkit.rank.cell_names import dist, rank, torch
 
 
 @exercise("Total", collectives.all_reduce, given="import math")
@@ -257,8 +257,8 @@ def ring(n: int, rounds: int):
 
 
 def test_a_rings_steps_and_bytes_are_counted():
-    assert spent.steps(ring(4, 3)) == 3
-    assert spent.sent(ring(4, 3)) == [300.0] * 4
+    assert run_cost.steps(ring(4, 3)) == 3
+    assert run_cost.sent(ring(4, 3)) == [300.0] * 4
 
 
 def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_waits_or_not():
@@ -268,19 +268,19 @@ def test_a_root_that_serves_one_after_the_other_takes_a_step_each_whether_it_wai
             for op in root.log.ops:
                 op.done = 99
         record = read(told(root, Told(4).recv(0), Told(4).recv(0), Told(4).recv(0)))
-        assert spent.steps(record) == 3
+        assert run_cost.steps(record) == 3
 
 
 def test_a_tree_takes_the_logarithm():
     ranks = [Told(4).send(1).send(2), Told(4).recv(0).send(3), Told(4).recv(0), Told(4).recv(1)]
-    assert spent.steps(read(told(*ranks))) == 2
+    assert run_cost.steps(read(told(*ranks))) == 2
 
 
 def test_collectives_count_as_the_textbook_has_them():
     ranks = [Told(4).meet("all_reduce", bytes=1000) for _ in range(4)]
-    assert spent.sent(read(told(*ranks))) == [1500.0] * 4
+    assert run_cost.sent(read(told(*ranks))) == [1500.0] * 4
     ranks = [Told(4).meet("comms.all_gather", bytes=size) for size in (0, 100, 200, 100)]
-    assert spent.sent(read(told(*ranks))) == [300.0] * 4
+    assert run_cost.sent(read(told(*ranks))) == [300.0] * 4
 
 
 def traced(case: inputs.Case, function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from labkit.grading import judge, spent
+from labkit.grading import judge, run_cost
 from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
@@ -196,14 +196,14 @@ def test_objects_count_within_a_byte_budget():
 def test_the_wire_counts_where_it_is_counted():
     ranks = [Told(2).meet("reduce_scatter", bytes=4000) for _ in range(2)]
     for rank in ranks:
-        rank.log.sent = 4000 + 4 * spent.AROUND
+        rank.log.sent = 4000 + 4 * run_cost.AROUND
     budget = Budget(sent=lambda n, S: (n - 1) / n * S)
     ((state, says),) = limits(ranks, budget=budget)
     assert state == "costly"
     assert "sends 1.0 S, and 0.5 S is possible" in says
     assert says.endswith("That is counted on the wire; by the textbook its calls take 0.5 S.")
     for rank in ranks:
-        rank.log.sent = 2000 + 4 * spent.AROUND
+        rank.log.sent = 2000 + 4 * run_cost.AROUND
     assert limits(ranks, budget=budget) == []
 
 

@@ -168,7 +168,7 @@ PROGRAM = '''
 import datetime, inspect, linecache, os, time, warnings
 import numpy
 import labkit
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank import guard
 
 n, members = world_size, list(range(world_size))

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import labkit
-from labkit import progress
 from labkit.content import exercises
-from labkit.errors import CellError
+from labkit.faces import progress
+from labkit.floor.errors import CellError
 from labkit.theory.sharding import MIXED
 from tests.live.lesson_cells import code
 from tests.scripts import PLACE, SCRIPTS, printed

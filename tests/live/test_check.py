@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit import progress, time_limits
 from labkit.cluster.engines import Engines
 from labkit.content import exercises
-from labkit.errors import LabError, StoppedError
+from labkit.faces import progress
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError, StoppedError
 from labkit.grading import inputs, judge
 from labkit.grading.exercise import Budget, Case
 from labkit.show.verdict import _drawing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.words import ANSI
+from labkit.floor.words import ANSI
 from tests.live.ranks import Ranks
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 RECORD = """
 losses, seconds, samples = [3.0, 2.0 + rank], [0.5, 1.0 + rank], torch.tensor([8000, 16000])

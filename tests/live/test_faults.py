@@ -7,7 +7,7 @@ import re
 import pytest
 
 from labkit import CellError, StuckError
-from labkit.rank.ended import SHOWN
+from labkit.rank.cell_end import SHOWN
 
 ALIVE = """
 y = torch.ones(1)

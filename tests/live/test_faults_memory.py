@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from labkit import CellError
-from labkit.cluster import cgroups, memory
+from labkit.cluster import cgroups, oom_kills
 from tests.live.notebook import Notebook
 from tests.live.processes import eventually
 
@@ -161,7 +161,7 @@ NONE, ONE = "low 0\nmax 9\noom 3\noom_kill 0\n", "low 0\nmax 9\noom 3\noom_kill 
 
 def test_the_second_version_of_control_groups_is_read_with_the_least_limit_above(linux):
     top = linux("0::/a/b", a__b__memory_events=NONE, a__b__memory_max="max\n", a__memory_max=f"{300 << 20}\n")
-    watch = memory.Memory()
+    watch = oom_kills.Memory()
     watch.note({0: 7, 1: 7})
     assert cgroups.groups(7)[-1].folder == top / "a/b"
     assert watch.ran_out(1) == ""
@@ -175,7 +175,7 @@ def test_in_a_container_the_root_is_the_group_and_without_a_limit_the_machine_is
     assert cgroups.groups(7) == []
     top = linux("0::/docker/123", memory_events=NONE, memory_max="max\n")
     assert [group.folder for group in cgroups.groups(7)] == [top]
-    watch = memory.Memory()
+    watch = oom_kills.Memory()
     watch.note({0: 7})
     linux.write("memory_events", ONE)
     assert "memory ran out: this machine has " in watch.ran_out(0)
@@ -183,7 +183,7 @@ def test_in_a_container_the_root_is_the_group_and_without_a_limit_the_machine_is
 
 def test_an_end_before_the_cell_explains_none_in_it(linux):
     linux("0::/a", a__memory_events=ONE)
-    watch = memory.Memory()
+    watch = oom_kills.Memory()
     watch.note({0: 7})
     assert watch.ran_out(0) == ""
 

@@ -7,8 +7,8 @@ import time
 import psutil
 import pytest
 
-from labkit import time_limits
 from labkit.cluster.processes import MISSES
+from labkit.floor import time_limits
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
 

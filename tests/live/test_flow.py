@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit.errors import CellError, LabError
+from labkit.floor.errors import CellError, LabError
 from labkit.theory.mistakes import expected
 
 X = "x = torch.arange(4.) + 10 * rank"

@@ -381,7 +381,7 @@ def test_a_rank_that_fails_at_the_end_of_a_join_is_in_the_next_one(lab, module, 
 
 # Twice rank 0 says what is to be done, and rank 1 fails for it.
 DISTURBED = """
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank import group
 
 join, left = group.join, 2

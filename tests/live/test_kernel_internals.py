@@ -15,12 +15,12 @@ import pytest
 from ipykernel.comm.comm import BaseComm
 from packaging.version import Version
 
-from labkit import kernel_internals as internals
+from labkit.floor import kernel_internals as internals
 from tests.internals import ROOT, names, relies_on, tested, users
 from tests.live.processes import eventually
 
 IPYKERNEL = Version(version("ipykernel"))
-ON_A_RANK = "import sys\nfrom labkit import kernel_internals as internals\n"
+ON_A_RANK = "import sys\nfrom labkit.floor import kernel_internals as internals\n"
 SOON = 20  # seconds in which an engine or the hub answers, however busy the machine
 
 
@@ -60,7 +60,7 @@ PIPED = """
 import os, stat, sys, zmq
 from ipykernel.iostream import IOPubThread, OutStream
 from jupyter_client.session import Session
-from labkit import kernel_internals as internals
+from labkit.floor import kernel_internals as internals
 sender = IOPubThread(zmq.Context().socket(zmq.PUB))
 sender.start()
 stream = OutStream(Session(), sender, "stdout")

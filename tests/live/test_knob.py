@@ -96,7 +96,7 @@ def test_a_cell_that_awaits_something_is_not_disturbed_either(notebook, subshell
         pytest.skip("this kernel hears of no move before the cell has ended")
     code = """
 import asyncio
-from labkit.time_limits import SLIDER_RESTS
+from labkit.floor.time_limits import SLIDER_RESTS
 while not knob._moved:
     await asyncio.sleep(0)
 await asyncio.sleep(4 * SLIDER_RESTS)

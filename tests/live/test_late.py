@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import CellError, LabError
+from labkit.floor.errors import CellError, LabError
 from workbook.tools.late.lateness import Lateness, statements
 from workbook.tools.late.show import Late
 

@@ -13,8 +13,8 @@ import pytest
 import zmq
 
 import labkit
-from labkit import lab as lab_module
 from labkit.cluster.controller import Controller
+from labkit.starting import _attached, _default_launcher
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
 
@@ -69,10 +69,10 @@ def test_a_tcp_port_chosen_for_the_controller_is_kept_until_it_listens():
 
 
 def test_platforms_where_forking_is_unsafe_choose_the_ordinary_launcher(monkeypatch):
-    assert lab_module._default_launcher() == "labkit"
+    assert _default_launcher() == "labkit"
     for platform in ("darwin", "win32"):
         monkeypatch.setattr(sys, "platform", platform)
-        assert lab_module._default_launcher() == "local"
+        assert _default_launcher() == "local"
 
 
 # -- a lab that several notebooks share ---------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_nobody_attaches_to_a_stale_address(tmp_path, stale):
     address = tmp_path / "address.json"
     if stale is not None:
         address.write_text(stale)
-    assert lab_module._attached(str(address), 10.0, lambda gpus: (2, "gloo")) is None
+    assert _attached(str(address), 10.0, lambda gpus: (2, "gloo")) is None
 
 
 def test_the_address_of_a_lab_that_has_stopped_starts_a_lab_of_ones_own(tmp_path):

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import CellError, LabError, time_limits
+from labkit import CellError, LabError
+from labkit.floor import time_limits
 from tests.live.lesson_cells import code, run_cells
 from tests.live.processes import eventually
 from tests.scripts import printed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.errors import CellError
+from labkit.floor.errors import CellError
 from tests.notebooks import NOTEBOOKS, sources
 from tests.scripts import printed
 

@@ -8,7 +8,7 @@ import pytest
 
 import labkit
 from labkit.content import exercises
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests.live.lesson_cells import code, run_cells
 from workbook.tools import nccl_log, nccl_trial, topology
 from workbook.tools.nccl import Trials, machine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import labkit
-from labkit.errors import CellError
+from labkit.floor.errors import CellError
 
 # What the kernel says of each of this rank's connections: the other end's rank → its rate in bytes a second.
 RATES = """

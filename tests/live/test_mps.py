@@ -11,9 +11,10 @@ import signal
 import pytest
 
 import labkit
-from labkit import CellError, time_limits
-from labkit.cluster import mps, room
+from labkit import CellError
+from labkit.cluster import memory_check, mps
 from labkit.cluster.process import Process
+from labkit.floor import time_limits
 from tests import standin_mps
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, eventually
@@ -34,7 +35,7 @@ def log(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", standin_mps.installed(tmp_path / "bin"), prepend=os.pathsep)
     monkeypatch.setenv("STANDIN_LOG", str(tmp_path / "log"))
     monkeypatch.setenv("LABKIT_PRELOAD", "tests.live.standin_gpu")
-    monkeypatch.setattr(room, "CUDA", room.RANK)  # what CUDA takes is not taken here
+    monkeypatch.setattr(memory_check, "CUDA", memory_check.RANK)  # what CUDA takes is not taken here
 
     def told(kind):
         lines = (tmp_path / "log").read_text().splitlines() if (tmp_path / "log").exists() else []
@@ -70,7 +71,9 @@ def test_ranks_that_share_a_gpu_run_under_a_daemon_which_ends_with_the_lab(log):
 
 def test_the_daemon_ends_with_a_kernel_that_is_killed(log):
     with Notebook() as notebook:
-        notebook.value("from labkit.cluster import room\nroom.CUDA = room.RANK\nfrom labkit import start")
+        notebook.value(
+            "from labkit.cluster import memory_check\nmemory_check.CUDA = room.RANK\nfrom labkit import start"
+        )
         trace = Trace.of(notebook.value("lab = start(2)\nlab.address").strip("'"))
         assert len(log("client")) == 2
         notebook.kill()

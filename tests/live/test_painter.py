@@ -11,7 +11,7 @@ import pytest
 
 import labkit
 from labkit import Painter
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.painter.placements import CUTS, PARTIAL, TORCH, Move, finished, moves, tile
 from workbook.tools.painter.show import Painting
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import time_limits
 from labkit.content import exercises
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from workbook.tools import mpi
 from workbook.tools.race.raced import COPY, MPI, REFERENCE
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import labkit
-from labkit import progress
 from labkit.content import exercises
+from labkit.faces import progress
 from labkit.grading.exercise import Exercise, Least
 from tests.live.cheapest import CHEAPEST, invited
 from tests.live.versions import GLOO_ALL_TO_ALL

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import labkit
-from labkit import progress
-from labkit.errors import CellError, LabError
+from labkit.faces import progress
+from labkit.floor.errors import CellError, LabError
 from labkit.theory.program import command
 from tests.live.notebook import Notebook
 from tests.scripts import PLACE

@@ -20,7 +20,7 @@ import pytest
 
 import labkit
 from labkit import CellError
-from labkit.errors import JoinError
+from labkit.floor.errors import JoinError
 from tests.live.processes import Trace, listening
 
 CLONE_NEWNET = 0x40000000

@@ -14,8 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 import labkit
-from labkit import LabError, time_limits
+from labkit import LabError
 from labkit.cluster import processes
+from labkit.faces import current_lab
+from labkit.floor import time_limits
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
 
@@ -25,10 +27,8 @@ SUM = "x = torch.ones(1)\ndist.all_reduce(x)\nint(x)"
 @pytest.fixture(autouse=True)
 def _nothing_runs():
     yield
-    from labkit import lab
-
-    if lab._current is not None:
-        lab._current.stop()
+    if (lab := current_lab.running()) is not None:
+        lab.stop()
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from textwrap import indent
 
 import pytest
 
-from labkit import time_limits
+from labkit.floor import time_limits
 from tests.live.processes import eventually
 
 ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep == 100 + rank)"
@@ -173,7 +173,7 @@ CELLS = {
 # would be the learner's code, in which a press that comes while another is being watched is raised.
 WATCHER = """
 import time
-from labkit.cluster import stop
+from labkit.cluster import stop_button as stop
 def press(signum, frame, really=stop.STOP.press):
     heard.append(time.monotonic())
     really(signum, frame)

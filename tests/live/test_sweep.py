@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError, StuckError
+from labkit.floor.errors import LabError, StuckError
 from labkit.theory.primitives import PRIMITIVES
 from tests.live.processes import eventually
 from workbook.tools import timing

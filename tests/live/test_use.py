@@ -7,9 +7,9 @@ import signal
 import pytest
 
 import labkit
-from labkit import progress
 from labkit.content import exercises
-from labkit.errors import LabError
+from labkit.faces import progress
+from labkit.floor.errors import LabError
 
 NAME = "hello_sum"
 MINE = "def hello_sum(x):\n    return comms.all_reduce(x)  # mine\n"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import CellError, StuckError, time_limits
+from labkit import CellError, StuckError
 from labkit.cluster.engines import Engines
+from labkit.floor import time_limits
 
 
 def test_a_chain_of_sends_is_a_cycle_that_is_named(lab):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import labkit
-from labkit.errors import CellError, LabError
+from labkit.floor.errors import CellError, LabError
 from labkit.theory.primitives import PRIMITIVES
 
 MIB = 2**20

@@ -86,7 +86,7 @@ def read(exercise: Exercise, text: str) -> list[Mistake]:
 
 
 def named(slips: Mapping[str, tuple[str, str]]) -> str:
-    """The text of mistakes that the exercise's own check knows by name, see `labkit.rank.naming`."""
+    """The text of mistakes that the exercise's own check knows by name, see `labkit.rank.known_mistakes`."""
     return "".join(f"wrong | {why} | {why} | {old} → {new}\n" for why, (old, new) in slips.items())
 
 

@@ -9,7 +9,7 @@ import xml.dom.minidom
 import pytest
 
 from labkit import draw
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import schedules
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from IPython.core.compilerop import CachingCompiler
 from IPython.core.inputtransformer2 import TransformerManager
 
-from labkit.rank import definitions, given
+from labkit.rank import definitions, namespace
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def space(monkeypatch):
         transform_cell=TransformerManager().transform_cell,
     )
     monkeypatch.setattr(definitions, "shell", lambda: shell)
-    monkeypatch.setattr(given, "_given", names)
+    monkeypatch.setattr(namespace, "_given", names)
     return shell.user_ns
 
 

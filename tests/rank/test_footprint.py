@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank import tiny
 from labkit.rank.footprint import footprint
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from labkit import time_limits
+from labkit.floor import time_limits
 from labkit.rank import gloo, memory
 from tests.live.processes import eventually
 from tests.live.versions import GLOOS_LOOP

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from labkit import time_limits
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from labkit.rank import peer_owner
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="netlink and /proc/net are Linux's")

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms, names, recorder
+from labkit.rank import comms, recorder, torch_aliases
 from labkit.theory.primitives import PRIMITIVES, find
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -106,8 +106,8 @@ def test_an_older_torch_gets_the_newest_names_and_keeps_its_functions(monkeypatc
     ):
         for module in (dist, distributed_c10d):
             monkeypatch.delattr(module, new, raising=False)
-        assert names.torchs(new) is getattr(dist, old)
-    names.add_newest()
+        assert torch_aliases.torchs(new) is getattr(dist, old)
+    torch_aliases.add_newest()
     assert dist.all_gather_single is distributed_c10d.all_gather_single is dist.all_gather_into_tensor
     assert dist.reduce_scatter_single is dist.reduce_scatter_tensor
 
@@ -115,7 +115,7 @@ def test_an_older_torch_gets_the_newest_names_and_keeps_its_functions(monkeypatc
 @pytest.mark.slow
 def test_a_torch_that_has_all_names_is_left_alone():
     code = (
-        "import torch.distributed as dist\nfrom labkit.rank import names\nbefore = dict(vars(dist))\n"
+        "import torch.distributed as dist\nfrom labkit.rank import torch_aliases as names\nbefore = dict(vars(dist))\n"
         "names.add_newest()\nnew = {n for n in vars(dist) if vars(dist)[n] is not before.get(n)}\n"
         "print(sorted(new - {f.names[0] for p in names.PRIMITIVES.values() for f in p.functions}), len(new))"
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-from labkit.rank import passes
-from labkit.rank.witness import Tally
+from labkit.rank import backward_pass
+from labkit.rank.group_counters import Tally
 
 
 def test_a_call_that_nobody_recorded_is_missed_though_two_threads_were_in_calls_at_once():
@@ -30,13 +30,13 @@ def test_the_end_of_a_pass_is_told_to_all_that_wait_for_it_though_two_threads_as
     def queue(callback):
         queued.append(callback)
         if len(queued) == 1:  # the other thread asks just now
-            passes.at_end(lambda computed, done: told.append("other"))
+            backward_pass.at_end(lambda computed, done: told.append("other"))
 
-    monkeypatch.setattr(passes, "_ends", {})
-    monkeypatch.setattr(passes, "backward_number", lambda: 7)
-    monkeypatch.setattr(passes, "at_backwards_end", queue)
-    passes.at_end(lambda computed, done: told.append("one"))
+    monkeypatch.setattr(backward_pass, "_ends", {})
+    monkeypatch.setattr(backward_pass, "backward_number", lambda: 7)
+    monkeypatch.setattr(backward_pass, "at_backwards_end", queue)
+    backward_pass.at_end(lambda computed, done: told.append("one"))
     for callback in queued:  # and what that queues
         callback()
     assert sorted(told) == ["one", "other"]
-    assert passes._ends == {}
+    assert backward_pass._ends == {}

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import formulas, schedules
 from labkit.theory.schedules.links import Load, loads, seconds
 

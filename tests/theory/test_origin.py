@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives as c
 from labkit.theory.origin import Origin, decode, encode, merge, passes, tokens
 

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import pipeline
 from labkit.theory.pipeline import SPLIT, UNITS, Box, alive, bubble, play
 

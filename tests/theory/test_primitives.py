@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import MEANINGS, PART, PARTS, PRIMITIVES, WHOLE, find, meaning, meant

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives, formulas, schedules
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import MEANINGS, PRIMITIVES

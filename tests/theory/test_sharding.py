@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import sharding
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.sharding import FLOAT32, MIXED, fewest, held, sent

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives, schedules
 from labkit.theory.origin import Origin
 from labkit.theory.schedules import Schedule

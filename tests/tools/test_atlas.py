@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import labkit
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests.nccl_log import printed, rows
 from workbook.tools import costs, timing
 from workbook.tools.atlas import plot as picture

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools import nccl_log, topology
 from workbook.tools.atlas import nccl_tests
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import formulas, schedules
 from workbook.tools.costs import ALGORITHMS, crossover, flat, seconds
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs import A100, GB200, H100, RENTED, calibrate, estimate
 from workbook.tools.costs.estimate import OPS, times
 from workbook.tools.published import find

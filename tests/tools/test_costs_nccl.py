@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs import A100, B200, GB200, H100, RENTED, choose
 from workbook.tools.costs import nccl as nccl_model
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import formulas
 from workbook.tools.costs import A100, GB200, H100, choose, estimate, flat, predict
 from workbook.tools.costs.machine import Cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests.notebooks import NOTEBOOKS, cells
 from workbook.tools.diagnosis.page import tree
 from workbook.tools.diagnosis.questions import TREE

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit import Elsewhere, LabError, Phrasebook, time_limits
+from labkit import Elsewhere, LabError, Phrasebook
+from labkit.floor import time_limits
 from tests.live.processes import eventually
 from tests.scripts import printed as torchs_printed
 from workbook.tools import mpi

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import schedules
 from labkit.theory.formulas import figures, hierarchical
 from workbook.tools import costs, events

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.sweep.fit import fit
 
 SIZES = [4 * 4**i for i in range(14)]

@@ -7,7 +7,7 @@ import pytest
 
 from labkit import draw
 from labkit.content import predictions
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests import pictures
 from workbook.tools import events
 from workbook.tools.events import Step, engine, failures, program, slowest

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import schedules
 from tests.notebooks import NOTEBOOKS, sources
 from workbook.tools import nccl_log, topology

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from tests.nccl_log import printed, rows
 from workbook.tools.atlas import nccl_tests
 from workbook.tools.atlas.likeness import verdict

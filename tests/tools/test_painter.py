@@ -8,7 +8,7 @@ import ipywidgets
 import pytest
 
 import labkit
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.sheet import RANKS
 from tests import pictures
 from workbook.tools.painter.face import Painter

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.painter import placements
 from workbook.tools.painter.placements import (
     CUTS,

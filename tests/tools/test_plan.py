@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import sharding
 from workbook.capstone import expected_mesh_price
 from workbook.tools import costs, plan

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit import LabError, progress, task
+from labkit import LabError
+from labkit.faces import progress, task
 from workbook.tools.planning import JOBS, Plan, Price, best, plot
 from workbook.tools.planning.planner import Planner
 from workbook.tools.planning.show import Links, Planned

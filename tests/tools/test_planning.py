@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from labkit.content import predictions
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import pipeline, sharding
 from workbook.lesson15c import expected_leaves_host, expected_mates, expected_stage_memory
 from workbook.lesson15c_limits import expected_fewest_micro, expected_what_is_wrong

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs import H100, choose, nccl
 from workbook.tools.costs.estimate import estimate
 from workbook.tools.published import LARGE, SMALL, TABLES, compare, find, judge

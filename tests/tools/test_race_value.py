@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.race.raced import COPY, REFERENCE, Lap, Raced
 from workbook.tools.race.show import Race
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.samples import Timing
 from workbook.tools.sweep.measured import Measured, Row
 from workbook.tools.sweep.plot import rate

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives
 from workbook.tools.elsewhere import ten_lines
 from workbook.tools.elsewhere.ten_lines import SYSTEMS, System, expected, read

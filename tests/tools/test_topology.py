@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools import topology
 from workbook.tools.topology import by_pcie, level
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.patches import PathPatch, Rectangle
 
 from labkit import draw
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.sheet import extent
 from labkit.theory import schedules
 from workbook.tools import nccl_log, topology

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 import labkit
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot.sheet import extent
 from workbook.tools.costs import H100, RENTED, estimate, flat, predict
 from workbook.tools.costs.predict import OPS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.schedules.schedule import Schedule, Send, Step
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.schedules.schedule import Schedule, Step
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.formulas import log2_up
 from labkit.theory.schedules.build import check, filled, gathering, step
 from labkit.theory.schedules.schedule import Schedule, Send, Step

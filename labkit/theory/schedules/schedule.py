@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, spans
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES, WHOLE
 from labkit.theory.values import Op, combine, copy, join, split
-from labkit.words import count, spans
 
 LINES = 24  # steps that are told in words; of more the first and the last ones
 

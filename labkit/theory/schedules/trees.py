@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.schedules.build import backwards, check, filled, rooted, step, together
 from labkit.theory.schedules.schedule import Schedule, Send, Step
 

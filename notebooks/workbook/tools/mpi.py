@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from labkit import time_limits
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
+from labkit.floor.words import ranks
 from labkit.outcome.text import merge
-from labkit.words import ranks
-from workbook.tools.tied import end, tied
+from workbook.tools.child_command import end, tied
 
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
 SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens on the host's own address

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from labkit.theory import sharing
-from labkit.words import seconds
+from labkit.floor.words import seconds
+from labkit.theory import gpu_sharing
 from workbook.tools import nccl_log, nccl_trial, topology
 from workbook.tools.nccl_log import Call, Log
 from workbook.tools.nccl_trial import Tried
@@ -43,7 +43,7 @@ class Trials:
         if not self.gpus:
             lines = [f"No NVIDIA GPU here: nothing was run. Recorded elsewhere, with no algorithm forced ({FROM}):"]
             return "\n".join([*lines, *(_told(call) for call in self.log.calls)])
-        shared = sharing.said([r % self.gpus for r in range(self.ranks)]) or f"{self.ranks} ranks, each on its GPU"
+        shared = gpu_sharing.said([r % self.gpus for r in range(self.ranks)]) or f"{self.ranks} ranks, each on its GPU"
         lines = [f"{shared}, NCCL {self.log.version or 'of an unknown version'}"]
         for one in self.tried:
             asked = " ".join(f"{k}={v}" for k, v in one.setting.items()) or "NCCL's own choice"

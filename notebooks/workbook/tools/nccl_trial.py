@@ -1,6 +1,6 @@
 """Runs one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own, and returns what NCCL logged.
 
-With fewer GPUs than ranks several share one (`labkit.theory.sharing`). So it ran with 2 ranks on one H200 (NCCL
+With fewer GPUs than ranks several share one (`labkit.theory.gpu_sharing`). So it ran with 2 ranks on one H200 (NCCL
 2.28.9): Ring, Tree, LL and Simple stood in the log as they had been asked for. Tests run it with Gloo.
 """
 
@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit import time_limits
-from labkit.errors import LabError
-from labkit.theory import sharing
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
+from labkit.theory import gpu_sharing
 from workbook.tools import nccl_log
-from workbook.tools.tied import Tied, tied
+from workbook.tools.child_command import Tied, tied
 
 SAY = "INIT,ENV,GRAPH,TUNING"
 
@@ -60,7 +60,7 @@ def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
         "NCCL_DEBUG_FILE": str(folder / "log.%h.%p"),
         "NCCL_SOCKET_IFNAME": "lo",
     }
-    return mine | sharing.settings(rank) if shared else mine
+    return mine | gpu_sharing.settings(rank) if shared else mine
 
 
 def run(

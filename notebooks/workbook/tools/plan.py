@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.sharding import FLOAT32, KINDS, Recipe
 
 CUT, WHOLE = 13, 4  # times the width: numbers that a layer keeps for each token, cut by tensor parallelism and not

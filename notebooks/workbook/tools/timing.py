@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.primitives import PART, PRIMITIVES
 
 GB = 1e9

@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.plot import svg
 from labkit.show.box import Box
 from labkit.show.keys import DEAF

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from labkit.words import listed, nbytes
+from labkit.floor.words import listed, nbytes
 from workbook.tools import costs, timing
 from workbook.tools.atlas import shapes
 from workbook.tools.atlas.nccl_tests import RACK, Log

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
 
-from labkit.errors import LabError
-from labkit.words import ANSI
+from labkit.floor.errors import LabError
+from labkit.floor.words import ANSI
 
 PASTE = "Paste all that all_reduce_perf printed, from the line '# nThread' to '# Avg bus bandwidth'."
 PROGRAM = re.compile(

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import median
 
-from labkit.errors import LabError
-from labkit.words import count, listed, nbytes
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, listed, nbytes
 from workbook.tools import timing
 from workbook.tools.atlas.nccl_rows import COLUMNS, HEADER, PASTE, PROGRAM, ROW, Row, plain, runs
 

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
+from labkit.floor.words import nbytes, seconds
 from labkit.plot import sheet
 from labkit.plot.sheet import color, on, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK
-from labkit.words import nbytes, seconds
 from workbook.tools.sweep.plot import marks, rate
 
 WIDE = 14.8

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from labkit.words import count, listed, nbytes, seconds
+from labkit.floor.words import count, listed, nbytes, seconds
 from workbook.tools.atlas.nccl_tests import Log
 from workbook.tools.costs import Cluster
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from labkit.floor.words import seconds
 from labkit.show.table import cell, row, table
-from labkit.words import seconds
 from workbook.tools.atlas.likeness import Verdict
 from workbook.tools.atlas.plot import LETTERS
 from workbook.tools.published import Table

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs.estimate import FITTED, Constants, Own, estimate
 from workbook.tools.costs.machine import Cluster
 from workbook.tools.costs.robust import Numbers, least_squares, tamed

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs.machine import GENERATIONS, Cluster
 from workbook.tools.costs.nccl import HOP, LL_MOST, NVLS_SHARE
 

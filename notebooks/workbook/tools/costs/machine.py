@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 GENERATIONS = ("volta", "ampere", "hopper", "blackwell")
 FABRICS = ("infiniband", "roce", "efa1", "efa", "tcpx", "tcpxo", "slingshot")  # efa1: AWS up to p4; efa: from p5 on

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs.machine import GENERATIONS, Cluster
 
 PROTOCOLS = ("LL", "LL128", "Simple")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.formulas import Figures, figures
 from workbook.tools.costs import nccl
 from workbook.tools.costs.estimate import OPS as ESTIMATED

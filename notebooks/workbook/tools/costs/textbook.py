@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.formulas import FORMULAS, PIPELINED, figures
 
 # Formulas that are not compared: what needs a power of two, and what is a reduce-scatter and an all-gather of others.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from labkit import files
+from labkit.floor import files
 from labkit.show import markdown
 from workbook.tools.diagnosis.questions import TREE, Branch, Question
 

@@ -1,7 +1,7 @@
 """A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
 
 TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
-The processes end with the process that asks for them (`workbook.tools.tied`).
+The processes end with the process that asks for them (`workbook.tools.child_command`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from labkit import time_limits
-from labkit.errors import LabError
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
 from workbook.tools import mpi
+from workbook.tools.child_command import Tied, end, tied
 from workbook.tools.elsewhere import ten_lines
 from workbook.tools.elsewhere.ten_lines import System, Told
-from workbook.tools.tied import Tied, end, tied
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 SAID = 1200  # characters of a failed program's last words

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from labkit.floor.words import listed
 from labkit.show import markdown
 from labkit.show.table import cell, row, table
-from labkit.words import listed
 from workbook.tools.elsewhere.ten_lines import System, Told, expected, ten_lines
 
 LINES = "line-height: 1.35; padding: 4px; margin: 0 0 6px; overflow-x: auto"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory import collectives
 
 N = 4  # ranks of the records

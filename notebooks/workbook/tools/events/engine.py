@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.events.fabric import Fabric
 from workbook.tools.events.program import Program
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.costs.machine import Cluster
 
 Numbers = np.ndarray[Any, Any]

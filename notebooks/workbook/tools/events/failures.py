@@ -18,7 +18,7 @@ from math import exp, expm1, inf, sqrt
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 HOUR, DAY, YEAR = 3600.0, 86_400.0, 365.25 * 86_400.0
 

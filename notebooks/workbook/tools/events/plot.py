@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
+from labkit.floor.words import seconds
 from labkit.plot.bars import LOOKS as KINDS
 from labkit.plot.sheet import clock, extent, sheet, shortened, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
-from labkit.words import seconds
 from workbook.tools.events.training import WHOLE
 
 LEFT, PLOT, RIGHT, MARGIN = 6.3, 9.1, 3.6, 0.4  # LEFT is the most that names take

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.formulas import log2_up
 from labkit.theory.schedules import Schedule, parents
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 
+from labkit.floor.words import seconds
 from labkit.plot import svg
-from labkit.words import seconds
 from workbook.tools.events import plot
 from workbook.tools.events.step import Step
 from workbook.tools.events.training import Training

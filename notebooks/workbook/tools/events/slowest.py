@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 Numbers = np.ndarray[Any, Any]
 LAWS = ("normal", "exponential")

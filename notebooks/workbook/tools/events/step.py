@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.events import chain, engine
 from workbook.tools.events.fabric import Fabric
 from workbook.tools.events.program import BUILDERS, Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from labkit.cluster.console import Console
-from labkit.cluster.stop import STOP
-from labkit.errors import LabError
+from labkit.cluster.stop_button import STOP
+from labkit.floor.errors import LabError
 from labkit.theory.cells import makes_group
 from labkit.theory.record import read
 from workbook.tools.late.lateness import Lateness, statements, states

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from labkit.floor.words import ranks
 from labkit.plot import svg
-from labkit.words import ranks
 from workbook.tools.late import plot as picture
 from workbook.tools.late.lateness import Lateness
 

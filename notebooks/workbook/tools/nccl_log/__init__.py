@@ -13,8 +13,8 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from labkit.errors import LabError
-from labkit.words import listed
+from labkit.floor.errors import LabError
+from labkit.floor.words import listed
 from workbook.tools.nccl_log.gather import read
 from workbook.tools.nccl_log.lines import Branch, Call, Comm, Hop, Line, Link, Ring, Said, events, line
 from workbook.tools.nccl_log.log import Log

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
-from labkit.errors import LabError
-from labkit.words import count
+from labkit.floor.errors import LabError
+from labkit.floor.words import count
 from workbook.tools.nccl_log.lines import VERSION, Branch, Call, Comm, Event, Hop, Line, Link, Ring, Said, events, line
 from workbook.tools.nccl_log.log import Log, some
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from labkit.words import ANSI, nbytes
+from labkit.floor.words import ANSI, nbytes
 
 # Numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h), and what newer ones call them.
 ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.words import count, listed, ranks
+from labkit.floor.words import count, listed, ranks
 from workbook.tools.nccl_log.lines import Call, Link
 
 MOST = 10  # warnings that are told

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from html import escape
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, spans
 from labkit.plot import hosts as plot
 from labkit.plot import svg
-from labkit.words import count, spans
 from workbook.tools.nccl_log import Log
 
 MOST = 32  # ranks that are drawn

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 
-from labkit.errors import LabError
-from labkit.knob import Knob
+from labkit.faces.knob import Knob
+from labkit.floor.errors import LabError
 from workbook.tools.painter import placements
 from workbook.tools.painter.placements import CUTS, Layout, Mesh
 from workbook.tools.painter.show import Painting, Run

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from itertools import product as choices
 from math import prod
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 WHOLE, ROWS, COLUMNS, PARTIAL = "whole", "rows", "columns", "partial"
 CUTS = (ROWS, COLUMNS, WHOLE)  # what a matrix may be that somebody lays out

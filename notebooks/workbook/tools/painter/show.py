@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.floor.words import count, listed, nbytes, ranks
 from labkit.plot import svg
-from labkit.words import count, listed, nbytes, ranks
 from workbook.tools.painter import placements
 from workbook.tools.painter import plot as painting
 from workbook.tools.painter.placements import ALONG, PARTIAL, WHOLE, Layout, Mesh, Move

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.elsewhere import programs as elsewhere
 from workbook.tools.elsewhere import ten_lines
 from workbook.tools.phrasebook import phrases as phrasebook

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.theory.sharding import FLOAT32, MIXED, STAGES, Recipe
 from workbook.tools.costs.machine import H100, Cluster
 from workbook.tools.plan import Mesh, Model

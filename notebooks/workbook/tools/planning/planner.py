@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit import progress
-from labkit.knob import Knob
+from labkit.faces import progress
+from labkit.faces.knob import Knob
 from labkit.theory.sharding import STAGES
 from workbook.tools.planning import JOBS, ORDERS, Plan, found
 from workbook.tools.planning.show import Planned

@@ -37,7 +37,7 @@ from functools import cached_property
 
 import numpy as np
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.planning.job import Job, Plan, impossible
 from workbook.tools.planning.places import Array, Edge, Places, places
 

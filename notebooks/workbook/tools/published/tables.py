@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools import timing
 from workbook.tools.costs.estimate import FABRICS, OPS
 from workbook.tools.costs.machine import RENTED, Cluster

@@ -7,12 +7,12 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
-from labkit import time_limits
 from labkit.cluster.console import Console
 from labkit.cluster.live_line import Line
-from labkit.cluster.stop import STOP
-from labkit.errors import CellError, LabError, StoppedError
-from labkit.words import nbytes
+from labkit.cluster.stop_button import STOP
+from labkit.floor import time_limits
+from labkit.floor.errors import CellError, LabError, StoppedError
+from labkit.floor.words import nbytes
 from workbook.tools import mpi
 from workbook.tools.race.raced import COPY, MPI, REFERENCE, Lap, Raced
 from workbook.tools.sweep.measure import DTYPES, PASSES, fits, where

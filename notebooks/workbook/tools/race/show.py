@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from html import escape
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import nbytes, seconds
 from labkit.plot import svg
 from labkit.show.table import cell, row, table
-from labkit.words import nbytes, seconds
 from workbook.tools.race import plot as picture
 from workbook.tools.race.raced import COPY, REFERENCE, Raced
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch.distributed as dist
 
-from labkit import place, words
-from labkit.errors import LabError
+from labkit.floor import pid_namespace, words
+from labkit.floor.errors import LabError
 from labkit.rank import group, recorder, wire
 from labkit.rank.group import Socket
 from labkit.theory import traffic
@@ -86,7 +86,9 @@ def connections(hosts: Sequence[Sequence[int]] | None = None) -> dict[Socket, in
     mine = _names()
     told: list[dict[str, Any]] = [{}] * dist.get_world_size()
     with recorder.paused():
-        dist.all_gather_object(told, {"place": place.here(), "sockets": [(*ends, 0, 0) for ends in mine.values()]})
+        dist.all_gather_object(
+            told, {"place": pid_namespace.here(), "sockets": [(*ends, 0, 0) for ends in mine.values()]}
+        )
     home = _home(hosts, [t["place"] for t in told])
     leads = traffic.flows(told)
     found = {noted: leads[ends][1] for noted, ends in mine.items() if ends in leads}

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
-from labkit.errors import LabError
-from labkit.words import nbytes
+from labkit.floor.errors import LabError
+from labkit.floor.words import nbytes
 
 FOLDERS = (*["/dev/shm"] * os.path.isdir("/dev/shm"), None)  # files in memory; None: where temporary files go
 LINE = 64  # bytes of a cache line: two flags in one would slow each other down

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from labkit.rank import recorder, tiny
 from labkit.rank.spans import span
 

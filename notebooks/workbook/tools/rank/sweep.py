@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit.rank import group as groups
 from labkit.rank.clock import Timing, timed
-from labkit.rank.names import all_gather_single, reduce_scatter_single
+from labkit.rank.torch_aliases import all_gather_single, reduce_scatter_single
 from labkit.theory.primitives import PART, PRIMITIVES, meaning
 
 _group: Any = None  # None is the world

@@ -29,9 +29,9 @@ import torch.distributed as dist
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
-from labkit import time_limits
-from labkit.errors import LabError
-from labkit.words import count, seconds
+from labkit.floor import time_limits
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, seconds
 from workbook.tools.rank.shared import open_room
 
 LIMIT = 4000  # moves of one cell that are kept: the last ones

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit import files
-from labkit.errors import LabError
+from labkit.floor import files
+from labkit.floor.errors import LabError
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
 from labkit.theory.primitives import MEANINGS

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 
 FEW = 3  # points that a segment needs at least: two are met exactly and prove nothing
 Numbers = Sequence[float] | npt.NDArray[np.float64]

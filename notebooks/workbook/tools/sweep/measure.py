@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
 from labkit.cluster.live_line import Line
-from labkit.cluster.stop import STOP
-from labkit.errors import CellError, LabError, StoppedError
-from labkit.theory import sharing
+from labkit.cluster.stop_button import STOP
+from labkit.floor.errors import CellError, LabError, StoppedError
+from labkit.floor.words import nbytes, seconds
+from labkit.theory import gpu_sharing
 from labkit.theory.primitives import PRIMITIVES
-from labkit.words import nbytes, seconds
 from workbook.tools import timing
 from workbook.tools.sweep.measured import Measured, Row
 
@@ -109,7 +109,7 @@ def where(engines: Engines, ranks: Sequence[int]) -> str:
     hosts = {m.host for m in members}
     backend = NAMES.get(members[0].backend, members[0].backend)
     kind = "GPU" if members[0].device.startswith("cuda") else "CPU"
-    shared = sharing.said([m.processor for m in members], engines.gpu.under_mps)
+    shared = gpu_sharing.said([m.processor for m in members], engines.gpu.under_mps)
     here = hosts == {os.uname().nodename} and hasattr(os, "sched_getaffinity")
     cores = f" with {len(os.sched_getaffinity(0))} cores" if here and kind == "CPU" else ""
     many = shared or f"{len(ranks)} {kind} ranks"

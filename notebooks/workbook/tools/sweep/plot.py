@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
+from labkit.floor.words import nbytes, seconds
 from labkit.plot.sheet import sheet, write
 from labkit.plot.svg import FAINT, GRID
-from labkit.words import nbytes, seconds
 
 WIDE, HIGH = 19.0, 9.4
 TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 from html import escape
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import nbytes, seconds
 from labkit.plot import svg
 from labkit.show.table import cell, row, table
-from labkit.words import nbytes, seconds
 from workbook.tools import timing
 from workbook.tools.sweep import plot as picture
 from workbook.tools.sweep.fit import Fit, fit

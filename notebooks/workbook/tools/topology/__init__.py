@@ -18,8 +18,8 @@ import re
 from functools import cache
 from pathlib import Path
 
-from labkit.errors import LabError
-from labkit.words import listed
+from labkit.floor.errors import LabError
+from labkit.floor.words import listed
 from workbook.tools.topology import matrix, xml
 from workbook.tools.topology.machine import MEANS, PATHS, Topology, by_pcie, level
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from labkit.errors import LabError
-from labkit.words import count, listed
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, listed
 
 # From near to far: nvidia-smi's words, and those that only NCCL has (src/graph/topo.h). NV# counts NVLinks.
 PATHS = ("X", "NV", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS", "NET")

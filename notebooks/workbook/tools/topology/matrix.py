@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, takewhile
 
-from labkit.errors import LabError
-from labkit.words import ANSI, count, listed
+from labkit.floor.errors import LabError
+from labkit.floor.words import ANSI, count, listed
 from workbook.tools.topology.machine import Topology
 
 BEFORE = re.compile(r"^(?:[>|\s]|\d{4}-\d\d-\d\d[T ]\S+)+")  # quote marks, a table's bars, a log's time

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import permutations
 
+from labkit.floor.words import count
 from labkit.plot import svg
-from labkit.words import count
 from workbook.tools.topology import MEANS, Topology, plot
 from workbook.tools.topology.machine import LINKS
 

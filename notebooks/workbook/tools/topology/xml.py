@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
 from workbook.tools.topology.machine import Topology
 
 GPU, NIC, NVSWITCH = ("0x03", "0x1200"), ("0x02",), "0x068000"  # how PCI classes begin (topo.cc); others are switches

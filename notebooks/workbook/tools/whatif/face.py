@@ -7,8 +7,8 @@ from typing import Any
 import ipywidgets
 import numpy as np
 
-from labkit import words
-from labkit.errors import LabError
+from labkit.floor import words
+from labkit.floor.errors import LabError
 from labkit.plot import svg
 from labkit.show.box import Box
 from labkit.show.keys import DEAF

@@ -14,10 +14,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, PathPatch
 from matplotlib.path import Path
 
+from labkit.floor.words import nbytes, seconds
 from labkit.plot import sheet
 from labkit.plot.sheet import BLACK, color, on, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
-from labkit.words import nbytes, seconds
 
 WIDE = 17.6
 TOP, BOTTOM, WIDTH = 2.4, 8.55, 6.6  # of a panel

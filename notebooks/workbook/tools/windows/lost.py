@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
+from labkit.floor.words import seconds
 from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile
 from labkit.show.tiles import short
-from labkit.words import seconds
 from workbook.tools.windows.move import Move
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from labkit.floor.words import count
 from labkit.show.tiles import short
-from labkit.words import count
 
 SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
 VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}

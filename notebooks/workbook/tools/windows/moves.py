@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from labkit.errors import LabError
+from labkit.floor.errors import LabError
+from labkit.floor.words import count, ranks, spans
 from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile
 from labkit.show.tiles import short
-from labkit.words import count, ranks, spans
 from workbook.tools.windows.lost import Lost, found_in
 from workbook.tools.windows.move import SIGN, Move, numbers
 

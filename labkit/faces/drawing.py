@@ -1,0 +1,157 @@
+"""Fetch what ranks have kept and draw it: curves, times, bars, histograms, moves. The part of `Lab` that draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit import content
+from labkit.cluster.console import Console
+from labkit.cluster.engines import Engines
+from labkit.faces import arguments
+from labkit.floor import words
+from labkit.floor.errors import LabError
+
+if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
+    from labkit.show.bars import Bars
+    from labkit.show.curves import Curves
+    from labkit.show.histogram import Histogram
+    from labkit.show.times import Times
+
+
+class Drawing:
+    """Draw what ranks have kept in their variables: the part of a lab that draws lists and dicts."""
+
+    _console: Console
+    _engines: Engines
+
+    def _live(self) -> Engines:
+        raise NotImplementedError
+
+    def pull(self, expression: str) -> list[Any]:
+        raise NotImplementedError
+
+    @property
+    def n(self) -> int:
+        raise NotImplementedError
+
+    def curves(
+        self, *expressions: str, every: int = 1, over: str | Sequence[str] | None = None, unit: str = "",
+        overlay: bool = False, rank: int | None = None, xlabel: str = "", ylabel: str = "",
+    ) -> Curves:  # fmt: skip
+        """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
+
+        >>> lab.curves("losses")
+        >>> lab.curves("alone", "together", every=5)     # a value was kept after every fifth step
+        >>> lab.curves("losses", over="seconds", unit="s")
+        >>> lab.curves("sync", "async_", overlay=True, over=["sync_s", "async_s"], unit="s")
+
+        Args:
+            every: how many steps lie between two values.
+            over: the name of a list on the ranks to draw against instead of steps, or one name for each expression; as
+                long as the values, never going back. `unit` is what its numbers are in.
+            overlay: draw one line an expression, all in one panel: the ranks' mean where they differ, with a shade from
+                the lowest rank to the highest.
+            rank: draw this rank alone.
+            xlabel, ylabel: what the axes say: else the names of the lists in `over`, and nothing. "loss", "ms a step".
+
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
+        """
+        from labkit.show.curves import Curves
+        from labkit.show.overlay import Overlay
+
+        if not expressions:
+            raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
+        arguments.text('lab.curves("losses")', *expressions)
+        against = arguments.against(expressions, every, over, unit)
+        only = arguments.ranks(rank, self.n)
+        lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
+        pulled = {name: lists[name] for name in expressions}
+        of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
+        return (Overlay if overlay else Curves)(pulled, every, of, unit, xlabel, ylabel)
+
+    def times(self, *expressions: str, warmup: int = 0) -> Times:
+        """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
+
+        >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
+        >>> lab.times("flat", "one_by_one")       # lists, or what timed(...) returned, over one axis
+
+        The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
+        no such times.
+        """
+        from labkit.show.times import Times
+        from labkit.theory import gpu_sharing
+
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
+            )
+        self._live()
+        kept = {}
+        for expression in expressions:
+            pulled = self._console.call("labkit.rank.agent.readings", expression)
+            arguments.all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+            kept[expression] = [seconds for _, seconds in pulled]
+        shared = gpu_sharing.said([m.processor for m in self._engines.members], self._engines.gpu.under_mps)
+        return Times(kept, warmup, shared)
+
+    def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
+        """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.
+
+        >>> lab.bars("ddp", "zero1")                         # %%px: ddp = footprint(model, optimizer)
+        >>> lab.bars("ddp", formula={"ddp": 16 * 12_444})    # bytes a rank, drawn as a dashed mark
+
+        A formula's value is one number for all ranks, or a list with one for each. Raises `LabError` where a rank
+        lacks the dict, or where it holds anything but numbers, 0 or more.
+        """
+        from labkit.show.bars import Bars
+
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer).'
+            )
+        return Bars({expression: self.pull(expression) for expression in expressions}, formula)
+
+    def histogram(self, *expressions: str) -> Histogram:
+        """Draw how many times each whole number occurs in the ranks' lists: a panel an expression, a bar a rank.
+
+        >>> lab.histogram("staleness")
+        >>> lab.histogram("free", "bounded")     # on one scale
+
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
+        """
+        from labkit.show.histogram import Histogram
+
+        if not expressions or not all(isinstance(expression, str) for expression in expressions):
+            raise LabError(
+                'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
+            )
+        return Histogram({expression: self._held(expression) for expression in expressions})
+
+    def moves(self, window: str) -> Any:
+        """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
+
+        >>> lab.moves("window")           # %%px: window = open_window(4)
+        >>> lab.moves("window").lost()    # an update that two ranks made of the same number
+
+        Raises `LabError` where a rank has no such window.
+        """
+        arguments.text('lab.moves("window")', window)
+        self._live()
+        told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
+        if lack := {r: error for r, (error, _) in enumerate(told) if error}:
+            raise LabError(
+                f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
+                "In a %%px cell: from workbook.tools.rank.window import open_window; window = open_window(4)."
+            )
+        return content.tool("Moves")([value for _, value in told])
+
+    def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
+        """What each of these ranks has under an expression, without those that lack it."""
+        self._live()
+        answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
+        asked = {r: answers[r] for r in (answers if ranks is None else ranks)}
+        held = {r: value for r, (error, value) in asked.items() if not error}
+        if not held:
+            arguments.all_have(expression, {r: error for r, (error, _) in asked.items()})
+        return held

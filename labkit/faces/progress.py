@@ -1,0 +1,176 @@
+"""What a learner has done, kept in a folder on this machine: a small JSON file, and every attempt as a .py file.
+
+The folder is $LABKIT_PROGRESS, else my-work/ beside the learner's notebooks, else ~/.local/share/collectives-workbook/.
+Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from labkit.floor import files
+
+FOLDER = "LABKIT_PROGRESS"  # an environment variable
+HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
+ABOUT = (
+    "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
+    "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
+    "and whether it was right; for each job that you planned the least that a plan of yours took. Beside this "
+    "file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves "
+    "your machine. Delete the folder to begin afresh."
+)
+
+
+def folder() -> Path:
+    """Where progress is kept; the folder need not exist yet."""
+    named = os.environ.get(FOLDER)
+    if named:
+        return Path(named)
+    beside = HERE / "my-work"
+    if beside.is_dir() or os.access(HERE, os.W_OK):
+        return beside
+    return Path.home() / ".local" / "share" / "collectives-workbook"
+
+
+def read() -> dict[str, dict[str, Any]]:
+    """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
+    the number of the last attempt that was right, with "inputs", on how many; "best", as `grading.score` keeps it.
+
+    A file that cannot be read is kept aside under another name, and the attempts beside it still count.
+    """
+    known = _content()["exercises"]
+    for name, numbers in _attempts().items():
+        facts = known.setdefault(name, {})
+        facts["attempts"] = max(numbers)
+        facts.setdefault("state", "tried")
+    return known
+
+
+def predicted() -> dict[str, dict[str, Any]]:
+    """What was chosen first of every prediction that was answered, by name: "first", and whether it was "right"."""
+    return _content()["predictions"]
+
+
+def planned() -> dict[str, float]:
+    """For each job that was planned the least that a plan took, in times of the best one's time."""
+    return {job: float(facts["least"]) for job, facts in _content()["plans"].items() if "least" in facts}
+
+
+def plan(job: str, ratio: float) -> None:
+    """Write down what a plan took, in times of the best one's time, if no earlier one took less."""
+    with files.alone(folder()):
+        known = planned()
+        if ratio < known.get(job, float("inf")):
+            _keep(read(), predicted(), {**known, job: ratio})
+
+
+def predict(name: str, choice: str | float, right: bool) -> None:
+    """Write down the choice of a prediction, unless it was answered before: the first one counts."""
+    with files.alone(folder()):
+        known = predicted()
+        if name not in known:
+            _keep(read(), {**known, name: {"first": choice, "right": right}}, planned())
+
+
+def _content() -> dict[str, dict[str, dict[str, Any]]]:
+    """What is in the file, where it can be read: the exercises' facts, the predictions' and the plans'."""
+    file = folder() / "progress.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        exercises = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
+        predictions = {str(name): dict(facts) for name, facts in content.get("predictions", {}).items()}
+        plans = {str(name): dict(facts) for name, facts in content.get("plans", {}).items()}
+        return {"exercises": exercises, "predictions": predictions, "plans": plans}
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        aside = _unused(file)
+        with contextlib.suppress(OSError):
+            file.rename(aside)
+        print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
+    return {"exercises": {}, "predictions": {}, "plans": {}}
+
+
+def _sound(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts as this version knows them; others stay as they are."""
+    state = facts.get("state")
+    numbers = {key: int(facts.get(key, 0)) for key in ("checks", "hints")}
+    best = facts.get("best")
+    if not isinstance(best, dict) or not all(isinstance(best.get(key), (int, float)) for key in ("n", "size", *best)):
+        facts = {key: value for key, value in facts.items() if key != "best"}
+    return {**facts, **numbers, "state": state if state in ("not attempted", "tried", "solved") else "tried"}
+
+
+def change(name: str, **facts: Any) -> dict[str, Any]:
+    """Write down what is new about an exercise; all that is known of it now."""
+    with files.alone(folder()):
+        known = read()
+        mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
+        known[name] = mine
+        _keep(known, predicted(), planned())
+    return mine
+
+
+def _keep(
+    exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]], plans: dict[str, float]
+) -> None:
+    content: dict[str, Any] = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
+    if plans:
+        content["plans"] = {job: {"least": ratio} for job, ratio in plans.items()}
+    _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+def save(name: str, cell: str) -> int:
+    """Keep the source of an attempt, unless it is the same as the last one; the number that it is kept under."""
+    number = max(_attempts().get(name, [0]))
+    if cell and cell != last(name):
+        number += 1
+        _write(folder() / f"{name}-{number}.py", cell)
+    return number
+
+
+def last(name: str) -> str:
+    """The source of the last attempt; empty where there is none."""
+    return _source(name, max(_attempts().get(name, [0])))
+
+
+def mine(name: str) -> tuple[str, bool]:
+    """The source of the learner's own solution, else of the last attempt, and whether it is the solution."""
+    solution = _source(name, read().get(name, {}).get("solved", 0))
+    return solution or last(name), bool(solution)
+
+
+def _source(name: str, number: int) -> str:
+    try:
+        return (folder() / f"{name}-{number}.py").read_text(encoding="utf-8") if number else ""
+    except OSError:
+        return ""
+
+
+def _attempts() -> dict[str, list[int]]:
+    """The numbers of the attempts that are kept, by exercise."""
+    found: dict[str, list[int]] = {}
+    for file in folder().glob("*-*.py") if folder().is_dir() else ():
+        name, _, number = file.stem.rpartition("-")
+        if number.isdigit():
+            found.setdefault(name, []).append(int(number))
+    return found
+
+
+def _write(file: Path, text: str) -> None:
+    """All or nothing: the file is never half written. A disk that takes nothing is no error, but a sentence."""
+    try:
+        files.write(file, text)
+    except OSError as error:
+        print(f"Your progress could not be written ({error.strerror}: {file}). Set {FOLDER} to a folder that can be.")
+
+
+def _unused(file: Path) -> Path:
+    number = 1
+    while (aside := file.with_name(f"{file.stem}-broken-{number}{file.suffix}")).exists():
+        number += 1
+    return aside

@@ -1,0 +1,1 @@
+"""Lie under everything: words, errors, files, clocks, limits. Imports nothing above it."""

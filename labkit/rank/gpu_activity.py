@@ -1,0 +1,44 @@
+"""Whether the GPU still runs something for this rank, asked on the agent's thread, which must not wait for it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import torch
+
+from labkit.floor import time_limits
+
+_waiting: Future[str] | None = None  # for the end of the kernels that ran when somebody asked
+
+
+def kernels() -> dict[str, Any]:
+    """`over`: whether no kernel of this rank runs; `lost`: why every CUDA call of its process fails, or "".
+
+    A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for the process, for good.
+    The wait has a thread of its own, and who asks again hears of the same one.
+    """
+    global _waiting
+    if not torch.cuda.is_initialized():
+        return {"over": True, "lost": ""}
+    if _waiting is None:
+        _waiting = Future()
+        threading.Thread(target=_wait, args=(_waiting,), daemon=True, name="labkit-kernels").start()
+    try:
+        lost = _waiting.result(time_limits.GPU_ANSWERS)
+    except TimeoutError:
+        return {"over": False, "lost": ""}
+    _waiting = None
+    return {"over": True, "lost": lost}
+
+
+def _wait(done: Future[str]) -> None:
+    """Wait on the rank's own GPU: on any other this would make a context."""
+    try:
+        torch.cuda.synchronize(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    except Exception as error:
+        done.set_result(f"{type(error).__name__}: {error}")
+    else:
+        done.set_result("")
