@@ -11,26 +11,26 @@ from labkit.grading.exercise import Case, exercise
 from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
 
 
 Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make a generator of draws, different ones for every n and every case."""
     return np.random.default_rng([16, seed, n])
 
 
 def pairs(n: int) -> list[tuple[int, int]]:
-    """The two-dimensional meshes of n ranks: first those that tell the dimensions apart."""
+    """Return the two-dimensional meshes of n ranks, first those that tell the dimensions apart."""
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
 
 
 def expected_mesh_price(
     parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
 ) -> dict[str, float]:
-    """What the exercise of this name asks for: `workbook.tools.plan` without embeddings, norms and output."""
+    """Work out what the exercise of this name asks for: `tools.plan` without embeddings, norms and output."""
     mine, share = parameters / tensor / pipe, tokens / data
     kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
     passed = 4 * share * width
@@ -48,12 +48,8 @@ def _plans(n: int) -> list[Case]:
         return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
 
     tiny = (53_476, 4, 32, 768)
-    cases = {
-        2: [
-            case("data 2", *tiny, 2, 1, 1),
-            case("tensor 2", *tiny, 1, 2, 1),
-            case("pipe 2", *tiny, 1, 1, 2),
-        ],
+    return {
+        2: [case("data 2", *tiny, 2, 1, 1), case("tensor 2", *tiny, 1, 2, 1), case("pipe 2", *tiny, 1, 1, 2)],
         3: [
             case("data 3", *tiny, 3, 1, 1),
             case("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
@@ -64,8 +60,7 @@ def _plans(n: int) -> list[Case]:
             case("data 2, pipe 2", *tiny, 2, 1, 2),
             case("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
         ],
-    }
-    return cases[n]
+    }[n]
 
 
 @exercise(
@@ -116,7 +111,7 @@ def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
 
 
 def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
-    """All groups of a mesh, by dimension: those of ranks that differ in this one alone.
+    """List all groups of a mesh, by dimension: those of ranks that differ in this one alone.
 
     >>> grid({"data": 2, "tensor": 2})
     {'data': [[0, 2], [1, 3]], 'tensor': [[0, 1], [2, 3]]}
@@ -126,7 +121,7 @@ def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
 
 
 def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
-    """The ranks of the group of this rank along a dimension."""
+    """Return the ranks of the group of this rank along a dimension."""
     return next(ranks for ranks in grid(shape)[name] if rank in ranks)
 
 
@@ -142,19 +137,11 @@ def _shapes(n: int) -> list[Case]:
 # Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
 # compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
-    from labkit.rank import recorder
-
     new_group, calls = dist.new_group, []
 
     def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
         assert not use_local_synchronization, "leave use_local_synchronization out: here every rank makes every group."
         calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
-
-    def everybodys(what):
-        with recorder.paused():
-            told = [None] * world_size
-            dist.all_gather_object(told, what)
-        return told
 
     dist.new_group, well = rehearsed, True
     try:
@@ -165,7 +152,7 @@ def run_make_groups(make_groups, shape):
         well = False
     finally:
         dist.new_group = new_group
-    told = everybodys((well, calls))
+    told = everyones((well, calls))
     for r, (its_well, its_calls) in enumerate(told):
         if told[0][0] and its_well and its_calls != told[0][1]:
             raise AssertionError(
@@ -175,9 +162,9 @@ def run_make_groups(make_groups, shape):
     groups = make_groups(dict(shape))
     mine = dict.fromkeys(shape)
     for name, group in groups.items():
-        if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
+        if group not in (None, dist.GroupMember.NON_GROUP_MEMBER):
             mine[name] = dist.get_process_group_ranks(group)
-    told = everybodys(mine)
+    told = everyones(mine)
     for r, its in enumerate(told):
         for name, ranks in its.items():
             assert ranks, f"rank {r} returns a group along {name!r} that it is not in."
@@ -230,6 +217,15 @@ def make_groups(shape):
     return groups
 
 
+def meshed(shape):
+    """Make the groups of a mesh of this shape; return those of this rank along data and along its team."""
+    table, groups = torch.arange(world_size).view(*shape), []
+    for ranks in (table.T, table):
+        made = [(dist.new_group(row), row) for row in ranks.tolist()]
+        groups.append(next(group for group, row in made if rank in row))
+    return groups
+
+
 LR, STEPS = 0.1, 2
 
 
@@ -242,44 +238,32 @@ def _stepped(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
         losses.append(float((error**2).mean() / 2))
         weights = weights - LR * inputs.T @ error / len(error)
         bias = bias - LR * float(error.mean())
-    parts = weights.astype("float32").reshape(tensor, -1)
-    return [
-        {
-            "losses": np.array(losses, dtype="float32"),
-            "my columns": parts[r % tensor],
-            "bias": np.array([bias], dtype="float32"),
-        }
-        for r in range(len(xs))
-    ]
+    parts, its = np.split(np.float32(weights), tensor), {"bias": np.float32([bias])}
+    return [{"losses": np.float32(losses), "my columns": parts[r % tensor], **its} for r in range(len(xs))]
 
 
 def _batches(n: int) -> list[Case]:
     rng, cases = normal(n, 2), []
-    for data, tensor in pairs(n):
-        rows, columns = n, tensor
-        inputs = rng.integers(-1, 2, (STEPS, rows, columns)).astype("float32") + 0.5
-        targets = rng.integers(-3, 4, (STEPS, rows)).astype("float32")
-        weights = rng.integers(-2, 3, (tensor, 1)).astype("float32")
-        xs = [(inputs, targets, weights[r % tensor]) for r in range(n)]
-        cases.append(Case(xs, f"data {data}, team {tensor}", {"shape": (data, tensor)}))
-    data, tensor = pairs(n)[0]
-    inputs = rng.normal(size=(STEPS, 3 * n, 3 * tensor)).astype("float32")
-    targets = rng.normal(size=(STEPS, 3 * n)).astype("float32")
-    weights = rng.normal(size=(tensor, 3)).astype("float32")
-    xs = [(inputs, targets, weights[r % tensor]) for r in range(n)]
-    return [*cases, Case(xs, f"data {data}, team {tensor}, more rows", {"shape": (data, tensor)})]
+
+    def case(
+        mesh: tuple[int, int], inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray, more: str = ""
+    ) -> Case:
+        inputs, targets, weights = (x.astype("float32") for x in (inputs, targets, weights))
+        xs = [(inputs, targets, weights[r % mesh[1]]) for r in range(n)]
+        return Case(xs, f"data {mesh[0]}, team {mesh[1]}{more}", {"shape": mesh})
+
+    for mesh in pairs(n):
+        inputs, targets = rng.integers(-1, 2, (STEPS, n, mesh[1])) + 0.5, rng.integers(-3, 4, (STEPS, n))
+        cases.append(case(mesh, inputs, targets, rng.integers(-2, 3, (mesh[1], 1))))
+    first = pairs(n)[0]
+    inputs, targets = rng.normal(size=(STEPS, 3 * n, 3 * first[1])), rng.normal(size=(STEPS, 3 * n))
+    return [*cases, case(first, inputs, targets, rng.normal(size=(first[1], 3)), ", more rows")]
 
 
 # A linear model whose columns the team shares: each rank adds its part of the product, and the bias is on all of them.
 def run_mesh_step(mesh_step, inputs, targets, columns, shape):
-    from labkit.rank import recorder
-
     with recorder.paused():
-        table, groups = torch.arange(world_size).view(*shape), []
-        for ranks in (table.T, table):
-            made = [(dist.new_group(row), row) for row in ranks.tolist()]
-            groups.append(next(group for group, row in made if rank in row))
-        data, team = groups
+        data, team = meshed(shape)
         mine, of_team = dist.get_rank(data), dist.get_rank(team)
     params = [torch.nn.Parameter(columns.clone()), torch.nn.Parameter(torch.zeros(1, device=device))]
     shares, steps, losses = [], [], []

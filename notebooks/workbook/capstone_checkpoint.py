@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.capstone import pairs
+from workbook.capstone import meshed, pairs
+from workbook.lesson13e import a_folder
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, rank, recorder, torch
 
 
-def _state(step: int, copy: int, part: int) -> dict[str, Any]:
+def _state(step: float, copy: int, part: int) -> dict[str, Any]:
+    """Return what a checkpoint of this step has for a place on the mesh."""
+    weight = np.full(2, step + 10.0 * part, dtype="float32")
+    model = {"weight": weight, "bias": np.array([step], dtype="float32")}
     return {
-        "part": {
-            "model": {
-                "weight": np.full(2, step + 10.0 * part, dtype="float32"),
-                "bias": np.array([step], dtype="float32"),
-            },
-            "optimizer": {"moments": np.full(2, -step - 10.0 * part, dtype="float32")},
-        },
+        "part": {"model": model, "optimizer": {"moments": np.full_like(weight, -step - 10.0 * part)}},
         "reader": {"step": step, "noise": step + 100 * copy},
     }
 
@@ -35,11 +33,9 @@ def _places(n: int, shape: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _savings(n: int) -> list[Case]:
-    shapes = [*pairs(n), pairs(n)[0]][:3]
-    steps = (10, 20, 100)
     return [
-        Case([(step,)] * n, f"step {step}, data {data}, team {team}", {"shape": (data, team)})
-        for step, (data, team) in zip(steps, shapes, strict=True)
+        Case([(step,)] * n, f"step {step}, data {mesh[0]}, team {mesh[1]}", {"shape": mesh})
+        for step, mesh in zip((10, 20, 100), [*pairs(n), pairs(n)[0]], strict=False)
     ]
 
 
@@ -64,29 +60,15 @@ class Reader(Stateful):
         return self.state["step"]
 
 
-def meshed(shape):
-    table, groups = torch.arange(world_size).view(*shape), []
-    for ranks in (table.T, table):
-        made = [(dist.new_group(row), row) for row in ranks.tolist()]
-        groups.append(next(group for group, row in made if rank in row))
-    return groups
-
-
 def states(step, copy, part):
-    model = Stateful(weight=torch.full((2,), step + 10.0 * part), bias=torch.full((1,), float(step)))
-    return model, Stateful(moments=torch.full((2,), -step - 10.0 * part)), Reader(step=step, noise=step + 100 * copy)
-
-
-def a_folder():
-    box = [tempfile.mkdtemp() if rank == 0 else None]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    """Make the model, the optimizer and the reader of a place on the mesh, as they are after this step."""
+    its = _state(step, copy, part)
+    model, optimizer = ({name: torch.from_numpy(x) for name, x in held.items()} for held in its["part"].values())
+    return Stateful(**model), Stateful(**optimizer), Reader(**its["reader"])
 
 
 # All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
 def run_save_mesh(save_mesh, step, shape):
-    import time
-
     with recorder.paused():
         data, team = meshed(shape)
         copy, part = dist.get_rank(data), dist.get_rank(team)
@@ -110,17 +92,16 @@ def run_save_mesh(save_mesh, step, shape):
 
     save_mesh(put, here, model, optimizer, reader, data, team)
     with recorder.paused():
-        told = [None] * world_size
-        dist.all_gather_object(told, (written, said))
+        told = everyones((written, said))
         until = time.monotonic() + 0.5
         while time.monotonic() < until and not os.path.exists(mark):
             time.sleep(0.005)
         dist.barrier()
     wanted = [f"part-{t}.pt" for t in range(shape[1])] + [f"reader-{d}.pt" for d in range(shape[0])]
     files = [name for mine, _ in told for name in mine if name != "complete"]
-    found, there = [], sorted(os.listdir(here)) if os.path.isdir(here) else []
-    for name in (f"part-{part}.pt", f"reader-{copy}.pt"):
-        found.append(torch.load(os.path.join(here, name)) if name in there else None)
+    there = sorted(os.listdir(here)) if os.path.isdir(here) else []
+    mine = {"part": f"part-{part}.pt", "reader": f"reader-{copy}.pt"}
+    found = {what: torch.load(os.path.join(here, name)) if name in there else None for what, name in mine.items()}
     with recorder.paused():
         dist.barrier()
     if rank == 0:
@@ -133,7 +114,7 @@ def run_save_mesh(save_mesh, step, shape):
     assert "complete" in there, f"there is no `complete` in step-{step}, so it never counts."
     more = set(there) - set(wanted) - {"complete"}
     assert not more, f"there is {sorted(more)[0]} in step-{step}, which nobody asked for."
-    return dict(zip(("part", "reader"), found))
+    return found
 
 
 @exercise(
@@ -188,17 +169,6 @@ def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
     return found
 
 
-def _folders(n: int) -> list[Case]:
-    shape, other = pairs(n)[0], pairs(n)[1]
-    return [
-        Case([([10, 20], [])] * n, "two checkpoints, both complete", {"shape": shape}),
-        Case([([10, 20], [30])] * n, "the newest one is not complete", {"shape": other}),
-        Case([([80, 90, 100], [110])] * n, "step 100 is newer than step 90", {"shape": shape}),
-        Case([([], [10])] * n, "none is complete", {"shape": shape}),
-        Case([([], [])] * n, "none at all", {"shape": other}),
-    ]
-
-
 def run_load_mesh(load_mesh, whole, broken, shape):
     with recorder.paused():
         data, team = meshed(shape)
@@ -242,7 +212,16 @@ def run_load_mesh(load_mesh, whole, broken, shape):
     _loaded,
     minutes=8,
     difficulty=2,
-    inputs=_folders,
+    inputs=lambda n: [
+        Case([steps] * n, about, {"shape": pairs(n)[mesh]})
+        for mesh, about, steps in (
+            (0, "two checkpoints, both complete", ([10, 20], [])),
+            (1, "the newest one is not complete", ([10, 20], [30])),
+            (0, "step 100 is newer than step 90", ([80, 90, 100], [110])),
+            (0, "none is complete", ([], [10])),
+            (1, "none at all", ([], [])),
+        )
+    ],
     counts_memory=False,
     forbids=("collectives",),
     given="import os",

@@ -9,17 +9,16 @@ import numpy as np
 
 from labkit.grading.exercise import NOTHING, Case, Least, exercise
 from labkit.grading.promises import Calls
-from workbook.capstone import expected_mesh_price, normal, pairs
+from workbook.capstone import expected_mesh_price, mesh_price, meshed, normal, pairs
 from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, recorder, torch
 
 
 def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
-    squares = sum(float((g.astype("float64") ** 2).sum()) for x in xs[: shape[1]] for g in x[0])
-    squares += sum(float((g.astype("float64") ** 2).sum()) for g in xs[0][1])
-    return [np.array([np.sqrt(squares)], dtype="float32")] * len(xs)
+    counted = [g for cut, _ in xs[: shape[1]] for g in cut] + xs[0][1]
+    return [np.float32([np.sqrt(sum((g.astype("float64") ** 2).sum() for g in counted))])] * len(xs)
 
 
 def _gradients(n: int) -> list[Case]:
@@ -31,24 +30,18 @@ def _gradients(n: int) -> list[Case]:
         told = f"data {shape[0]}, team {shape[1]}{about}"
         return Case([(parts[r % shape[1]], common) for r in range(n)], told, {"shape": shape})
 
-    shapes = pairs(n)
-    readable = [
-        ([np.full(1, 3.0 * (r % shapes[0][1] == 0), "float32")], [np.full(1, 4.0, "float32")]) for r in range(n)
+    first, *others = pairs(n)
+    readable = [([np.float32([3 * (r % first[1] == 0)])], [np.float32([4])]) for r in range(n)]
+    return [
+        Case(readable, f"data {first[0]}, team {first[1]}", {"shape": first}),
+        *(drawn(shape, (3, 2), (4,)) for shape in others),
+        drawn(first, (7,), (), ", nothing that is whole"),
     ]
-    first = Case(readable, f"data {shapes[0][0]}, team {shapes[0][1]}", {"shape": shapes[0]})
-    others = [drawn(shape, (3, 2), (4,)) for shape in shapes[1:]]
-    return [first, *others, drawn(shapes[0], (7,), (), ", nothing that is whole")]
 
 
-def run_mesh_norm(mesh_norm, cut, whole, shape):
-    from labkit.rank import recorder
-
+def on_mesh(cut, whole, shape):
     with recorder.paused():
-        table, groups = torch.arange(world_size).view(*shape), []
-        for ranks in (table.T, table):
-            made = [(dist.new_group(row), row) for row in ranks.tolist()]
-            groups.append(next(group for group, row in made if rank in row))
-    return torch.as_tensor(mesh_norm(cut, whole, *groups), dtype=torch.float32).reshape(1)
+        return cut, whole, *meshed(shape)
 
 
 @exercise(
@@ -60,7 +53,8 @@ def run_mesh_norm(mesh_norm, cut, whole, shape):
     tolerance=1e-4,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    harness=run_mesh_norm,
+    setup=on_mesh,
+    collect=lambda norm, *_: torch.as_tensor(norm, dtype=torch.float32).reshape(1),
 )
 def mesh_norm(cut, whole, data, team):
     """Return the norm of the model's gradient, of which this rank holds a part.
@@ -87,22 +81,13 @@ def mesh_norm(cut, whole, data, team):
     return squares.sqrt().item()
 
 
-def _best(
-    xs: Sequence[Any],
-    gpus: int,
-    per_node: int,
-    layers: int,
-    width: int,
-    rows: int,
-    parameters: float,
-    tokens: int,
-    seconds: float,
-    room: float,
-) -> list[Any]:
+def _best(xs: Sequence[Any], **case: Any) -> list[Any]:
+    seconds, rows = case["seconds"], case["rows"]
+    model = {name: case[name] for name in ("parameters", "layers", "width", "tokens")}
     found: list[tuple[float, list[int]]] = []
-    for mesh in meshes(gpus, layers, per_node):
-        cost = expected_mesh_price(parameters, layers, width, tokens, mesh.data, mesh.tensor, mesh.pipe)
-        if cost["memory"] <= room:
+    for mesh in meshes(case["gpus"], case["layers"], case["per_node"]):
+        cost = expected_mesh_price(**model, data=mesh.data, tensor=mesh.tensor, pipe=mesh.pipe)
+        if cost["memory"] <= case["room"]:
             idle = seconds * (mesh.pipe - 1) * mesh.data / rows
             sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW
             found.append((idle + sending, [mesh.data, mesh.tensor, mesh.pipe]))
@@ -119,9 +104,9 @@ def _clusters(n: int) -> list[Case]:
         numbers = {"parameters": parameters, "rows": rows, "tokens": tokens, "seconds": computing, "room": room}
         return Case([()] * n, about, {"gpus": gpus, "per_node": per_node, **model, **numbers})
 
-    small, large = {"layers": 12, "width": 768}, {"layers": 32, "width": 4096}
+    large = {"layers": 32, "width": 4096}
     cases = [
-        case("a small model", 8, 8, 80e9, 1e8, 32, **small),
+        case("a small model", 8, 8, 80e9, 1e8, 32, layers=12, width=768),
         case("7 billion parameters on 64 GPUs", 64, 8, 80e9, 7e9, 64, **large),
         case("twice the batch", 64, 8, 80e9, 7e9, 128, **large),
         case("less memory", 64, 8, 30e9, 7e9, 64, **large),
@@ -131,19 +116,14 @@ def _clusters(n: int) -> list[Case]:
     return cases if n == 4 else cases[1:4]
 
 
-def run_best_mesh(best_mesh, gpus, per_node, layers, width, rows, parameters, tokens, seconds, room):
+def with_price(gpus, per_node, layers, width, rows, parameters, tokens, seconds, room):
+    """Make the arguments, of which `price` says what a mesh of this model holds and sends."""
+
     def price(data, tensor, pipe):
         assert data * tensor * pipe == gpus, f"{data} x {tensor} x {pipe} are not all {gpus} GPUs."
-        mine, share = parameters / tensor / pipe, tokens / data
-        passed = 4 * share * width
-        return {
-            "memory": 16 * mine + 4 * share * layers / pipe * (4 + 13 / tensor) * width,
-            "data": 8 * mine * (data - 1) / data,
-            "tensor": layers / pipe * 8 * passed * (tensor - 1) / tensor,
-            "pipe": min(pipe - 1, 2) * passed,
-        }
+        return mesh_price(parameters, layers, width, tokens, data, tensor, pipe)
 
-    return best_mesh(price, gpus, per_node, layers, rows, seconds, room)
+    return price, gpus, per_node, layers, rows, seconds, room
 
 
 @exercise(
@@ -154,7 +134,7 @@ def run_best_mesh(best_mesh, gpus, per_node, layers, width, rows, parameters, to
     inputs=_clusters,
     forbids=("collectives",),
     ranks=(2, 4),
-    harness=run_best_mesh,
+    setup=with_price,
 )
 def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
     """Return [data, tensor, pipe] of the mesh that fits and loses the least time in a training step, or None.

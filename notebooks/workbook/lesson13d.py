@@ -18,32 +18,26 @@ if TYPE_CHECKING:
 
 
 def normal(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make a generator of draws, different ones for every n and every case."""
     return np.random.default_rng([134, seed, n])
 
 
-def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, first: int = 0) -> np.ndarray:
-    """Causal attention, [heads, positions, size]; the queries are those of the positions from `first` on."""
-    scores = q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1])
+def shares(q: np.ndarray, k: np.ndarray, first: int) -> np.ndarray:
+    """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
     here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
-    scores = np.where(there <= here[:, None], scores, -np.inf)
+    scores = np.where(there <= here[:, None], q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
     powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True) @ v)
-
-
-def whole(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """All ranks' positions, in their order."""
-    return np.concatenate(parts, axis=1)
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def attended(xs: Sequence[Any]) -> list[np.ndarray]:
-    """Each rank's part of full attention; each brings queries, keys and values of its positions."""
-    k, v = (whole([x[i] for x in xs]) for i in (1, 2))
-    return [attention(q, k, v, r * q.shape[1]) for r, (q, _, _) in enumerate(xs)]
+    """Compute each rank's part of full attention; each brings queries, keys and values of its positions."""
+    k, v = (np.concatenate([x[i] for x in xs], axis=1) for i in (1, 2))
+    return [shares(q, k, r * q.shape[1]) @ v for r, (q, _, _) in enumerate(xs)]
 
 
 def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
-    """Random queries, keys and values for every rank, [heads, length, size] each."""
+    """Draw queries, keys and values for every rank, [heads, length, size] each."""
     rng = normal(n, seed)
     return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
 
@@ -112,10 +106,8 @@ def _states(n: int) -> list[Case]:
             before = rng.normal(size=(1, queries, 3))
             top = before.max(-1)
             powers = np.exp(before - top[..., None])
-            out = powers @ rng.normal(size=(1, 3, 2))
-            xs.append(
-                (out, top, powers.sum(-1), rng.normal(size=(1, queries, keys)) + level, rng.normal(size=(1, keys, 2)))
-            )
+            out, scores = powers @ rng.normal(size=(1, 3, 2)), rng.normal(size=(1, queries, keys)) + level
+            xs.append((out, top, powers.sum(-1), scores, rng.normal(size=(1, keys, 2))))
         return xs
 
     def start(x: Any, hidden: int = 0) -> Any:
@@ -124,16 +116,12 @@ def _states(n: int) -> list[Case]:
         scores[:, :hidden] = -np.inf
         return np.zeros_like(out), np.full_like(top, -np.inf), np.zeros_like(total), scores, v
 
-    def masked(x: Any) -> Any:
-        out, top, total, scores, v = x
-        return out, top, total, np.full_like(scores, -np.inf), v
-
     return [
         Case(drawn(2, 2), "two queries, two keys"),
         Case([start(x) for x in drawn(2, 3)], "the first piece: nothing has been seen yet"),
         Case(drawn(2, 3, 50.0), "the new scores are much larger"),
         Case(drawn(2, 3, -50.0), "the new scores are much smaller"),
-        Case([masked(x) for x in drawn(2, 2)], "the new piece is masked everywhere"),
+        Case([(*x[:3], np.full_like(x[3], -np.inf), x[4]) for x in drawn(2, 2)], "the new piece is masked everywhere"),
         Case([start(x, 1) for x in drawn(3, 2)], "the first piece, which one query must not see at all"),
         Case(drawn(2, 3, 800.0), "scores near 800"),
         Case(drawn(40, 60), "40 queries, 60 keys"),
@@ -217,14 +205,14 @@ class WhileFolding:
 
 
 def _awaited(op: Op) -> float:
-    """From when on a receive keeps its rank waiting."""
+    """Return the moment from which on a receive keeps its rank waiting."""
     if not op.asynchronous:
         return op.entered
     return float("inf") if op.waited is None else op.waited[0]
 
 
 def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Rank r's keys and values, in one tensor; the harness knows everyone's by it."""
+    """Make rank r's keys and values, in one tensor; harnesses know everyone's by it."""
     return np.cos(0.7 * np.arange(int(np.prod(shape))) + 1.9 * r).reshape(shape)
 
 
@@ -244,8 +232,7 @@ def _blocks(n: int) -> list[Case]:
 
 # On the ranks: everyone's blocks, the causal mask between two ranks' positions, and a function that folds one in.
 def block_of(r, shape):
-    size = torch.Size(shape).numel()
-    return torch.cos(0.7 * torch.arange(size, dtype=torch.float64) + 1.9 * r).view(shape).to(device)
+    return torch.from_numpy(block(r, tuple(shape))).to(device)
 
 
 def scores_of(q, k, theirs):
@@ -273,17 +260,8 @@ def run_ring_attention(ring_attention, q, kv):
         with span("fold"):
             known(kv, theirs, "fold", seen)
             k, v = kv
-            scores = scores_of(q, k, theirs)
-            top = scores.amax(-1)
-            shift = top.masked_fill(top == -torch.inf, 0)
-            powers = (scores - shift[..., None]).exp()
-            out, total = powers @ v, powers.sum(-1)
-            if state is None:
-                return out, top, total
-            new = torch.maximum(state[1], top)
-            shift = new.masked_fill(new == -torch.inf, 0)
-            old, more = (state[1] - shift).exp(), (top - shift).exp()
-            return state[0] * old[..., None] + out * more[..., None], new, state[2] * old + total * more
+            nothing = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf), q.new_zeros(q.shape[:-1])
+            return merge_pieces(*(state or nothing), scores_of(q, k, theirs), v)
 
     state = ring_attention(q, kv, fold)
     assert isinstance(state, tuple) and len(state) == 3, "It returns no state: return what the last `fold` returned."
@@ -349,15 +327,14 @@ def _zigzag(xs: Sequence[Any]) -> list[Any]:
     return [np.concatenate([pieces[r], pieces[2 * n - 1 - r]]) for r in range(n)]
 
 
-def run_zigzag_positions(zigzag_positions, length):
-    mine = zigzag_positions(length)
+def shared_out(mine, length):
+    """Return the positions, unless they are not equally many or, in ascending order, not an even share of the work."""
     assert isinstance(mine, torch.Tensor) and not mine.is_floating_point(), "Return a tensor of integers."
     assert len(mine) == length // world_size, (
         f"This rank has {len(mine)} positions, and {length} positions on {world_size} ranks are "
         f"{length // world_size} each."
     )
-    _each, pairs = length // (2 * world_size), int((mine + 1).sum())
-    even = length * (length + 1) // 2 // world_size
+    pairs, even = int((mine + 1).sum()), length * (length + 1) // 2 // world_size
     ascending = torch.equal(mine, mine.sort().values)
     assert pairs == even or not ascending, f"This rank's queries see {pairs} keys in all, and an even share is {even}."
     return mine
@@ -369,7 +346,7 @@ def run_zigzag_positions(zigzag_positions, length):
     minutes=6,
     inputs=lambda n: [Case([2 * n * each] * n, f"{2 * n * each} positions") for each in (1, 2, 5, 64)],
     promises=(Calls(0),),
-    harness=run_zigzag_positions,
+    collect=shared_out,
 )
 def zigzag_positions(length):
     """Return this rank's positions: two pieces of the sequence, with an even share of the work.

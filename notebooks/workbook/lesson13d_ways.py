@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.promises import Calls, OnlyTo
-from workbook.lesson13d import attended, block, block_of, known, normal, scores_of, thirds
+from workbook.lesson13d import attended, block, block_of, known, normal, scores_of, shares, thirds
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
@@ -75,22 +75,15 @@ def swap_heads(q, k, v, attend):
 
 
 def _slopes(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
     _, length, size = xs[0][0].shape
-    k, v = (np.concatenate([kv[i] for _, kv, _ in xs], axis=1) for i in (0, 1))
-    dk, dv, dqs = np.zeros_like(k), np.zeros_like(v), []
+    k, v = np.concatenate([kv for _, kv, _ in xs], axis=2)
+    dkv, dqs = np.zeros((2, *k.shape)), []
     for r, (q, _, slope) in enumerate(xs):
-        here, there = r * length + np.arange(length), np.arange(n * length)
-        scores = np.where(there <= here[:, None], q @ k.swapaxes(1, 2) / np.sqrt(size), -np.inf)
-        p = np.exp(scores - scores.max(-1, keepdims=True))
-        p /= p.sum(-1, keepdims=True)
-        dp = slope @ v.swapaxes(1, 2)
+        p, dp = shares(q, k, r * length), slope @ v.swapaxes(1, 2)
         ds = p * (dp - (dp * p).sum(-1, keepdims=True)) / np.sqrt(size)
         dqs.append(ds @ k)
-        dk += ds.swapaxes(1, 2) @ q
-        dv += p.swapaxes(1, 2) @ slope
-    parts = [np.stack([g[:, r * length : (r + 1) * length] for g in (dk, dv)]) for r in range(n)]
-    return [{"dq": dq, "dkv": dkv} for dq, dkv in zip(dqs, parts, strict=True)]
+        dkv += ds.swapaxes(1, 2) @ q, p.swapaxes(1, 2) @ slope
+    return [{"dq": dq, "dkv": part} for dq, part in zip(dqs, np.split(dkv, len(xs), axis=2), strict=True)]
 
 
 def _sloped(n: int) -> list[Case]:

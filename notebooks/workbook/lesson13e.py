@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +15,16 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch
+    from labkit.rank.cell_names import device, dist, rank, recorder, torch
 
 
 def numbers(n: int, seed: int) -> np.random.Generator:
-    """Reproducible draws, different ones for every n and every case."""
+    """Make a generator of draws, different ones for every n and every case."""
     return np.random.default_rng([13, seed, n])
 
 
 def bounds(count: int, n: int, place: int) -> tuple[int, int]:
-    """Where part `place` of n begins and ends, parts as equal as they can be and the longer ones first.
+    """Return where part `place` of n begins and ends, parts as equal as they can be and the longer ones first.
 
     >>> [bounds(6, 4, place) for place in range(4)]
     [(0, 2), (2, 4), (4, 5), (5, 6)]
@@ -29,6 +32,11 @@ def bounds(count: int, n: int, place: int) -> tuple[int, int]:
     short, longer = divmod(count, n)
     start = place * short + min(place, longer)
     return start, start + short + (place < longer)
+
+
+def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
+    """Fill an array with draws, or, without a generator, with 0, 1, 2 and so on."""
+    return (np.arange(math.prod(shape)).reshape(shape) if rng is None else rng.normal(size=shape)).astype(dtype)
 
 
 def _models(n: int) -> list[Case]:
@@ -41,23 +49,25 @@ def _models(n: int) -> list[Case]:
 
         return Case([drawn() for _ in range(n)], about)
 
-    first = [([np.array([1.0, 2.0]) + 10 * r], [np.array([3.0 + 10 * r]), np.array(4 + 10 * r)]) for r in range(n)]
+    first = [([np.float32([1, 2]) + 10 * r], [np.float32([3]) + 10 * r, np.array(4 + 10 * r)]) for r in range(n)]
     return [
-        Case([([p[0].astype("float32")], [b[0].astype("float32"), b[1]]) for p, b in first], "one weight, two buffers"),
+        Case(first, "one weight, two buffers"),
         case("three weights", 1, ((2, 3), (3,), (1,))),
         case("float64", 2, ((4, 4), (4,)), "float64"),
         case("a layer of 40 x 30", 3, ((40, 30), (40,))),
     ]
 
 
+def a_folder():
+    """Make a folder, the same one for all ranks."""
+    with recorder.paused():
+        box = [tempfile.mkdtemp() if rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
 # The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
 def run_load_for_all(load_for_all, params, buffers):
-    import os
-    import shutil
-    import tempfile
-
-    from labkit.rank import recorder
-
     def built(change):
         model = torch.nn.Module()
         model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
@@ -65,10 +75,8 @@ def run_load_for_all(load_for_all, params, buffers):
             model.register_buffer(f"buffer{i}", change(b))
         return model
 
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    path, load, tag = os.path.join(box[0], "model.pt"), torch.load, torch.serialization.location_tag
+    folder = a_folder()
+    path, load, tag = os.path.join(folder, "model.pt"), torch.load, torch.serialization.location_tag
     if rank == 0:
         torch.serialization.location_tag = lambda storage: "cuda:0"
         try:
@@ -95,7 +103,7 @@ def run_load_for_all(load_for_all, params, buffers):
     finally:
         torch.load = load
         if rank == 0:
-            shutil.rmtree(box[0], ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
     assert not faults, faults[0]
     return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
 
@@ -140,23 +148,23 @@ def load_for_all(model, path):
         dist.broadcast(tensor.detach(), src=0)
 
 
-def _counts(n: int) -> list[Case]:
-    def case(count: int, parts: int, about: str = "") -> Case:
-        return Case([(count, parts, r) for r in range(n)], about)
-
-    return [
-        case(2 * n, n, f"{2 * n} rows for {n}"),
-        case(6, n + 2, f"6 layers for {n + 2}, of which you see the first {n}"),
-        case(2 * n + 1, n, f"{2 * n + 1} rows for {n}"),
-        case(3 * n - 1, n, f"{3 * n - 1} layers for {n}"),
-        case(n - 1, n, f"fewer rows than parts: {n - 1} for {n}"),
-        case(0, n, "no rows at all"),
-        case(1003, 5, "1,003 columns for a group of 5"),
-    ]
-
-
 @exercise(
-    "Which part is mine?", lambda xs: [[*bounds(*x)] for x in xs], minutes=4, inputs=_counts, forbids=("collectives",)
+    "Which part is mine?",
+    lambda xs: [[*bounds(*x)] for x in xs],
+    minutes=4,
+    inputs=lambda n: [
+        Case([(count, parts, r) for r in range(n)], about)
+        for about, count, parts in (
+            (f"{2 * n} rows for {n}", 2 * n, n),
+            (f"6 layers for {n + 2}, of which you see the first {n}", 6, n + 2),
+            (f"{2 * n + 1} rows for {n}", 2 * n + 1, n),
+            (f"{3 * n - 1} layers for {n}", 3 * n - 1, n),
+            (f"fewer rows than parts: {n - 1} for {n}", n - 1, n),
+            ("no rows at all", 0, n),
+            ("1,003 columns for a group of 5", 1003, 5),
+        )
+    ],
+    forbids=("collectives",),
 )
 def part_of(count, n, place):
     """Return (start, end) of the part at this place among n, which differ by one at most.
@@ -199,13 +207,9 @@ def _checkpoints(n: int) -> list[Case]:
     apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
 
     def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
-        rng = numbers(n, seed)
-        tensors = {
-            name: np.arange(float(math.prod(shape))).reshape(shape) if seed == 0 else rng.normal(size=shape)
-            for name, shape in shapes.items()
-        }
-        tensors = {name: t.astype("float32") for name, t in tensors.items()}
-        return Case([(dict(tensors),) for _ in range(n)], about, {"plan": plan, "teams": teams})
+        rng = numbers(n, seed) if seed else None
+        tensors = {name: filled(shape, rng) for name, shape in shapes.items()}
+        return Case([(tensors,)] * n, about, {"plan": plan, "teams": teams})
 
     small = {"up": (n, 1), "down": (2, n)}  # so that the card shows every number
     mlp = {"up": (2 * n, 3), "down": (3, 2 * n)}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.theory.primitives import OBJECTS
 from workbook.lesson11 import kept
-from workbook.lesson13e import bounds, numbers, part_of
+from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
@@ -47,8 +46,6 @@ def _whole_models(n: int) -> list[Case]:
 
 # The checkpoint counts what is read from it, and a stage begins with numbers of its own, as every model does.
 def run_load_stage(load_stage, whole, layers):
-    from collections.abc import Mapping
-
     asked = []
 
     class Checkpoint(Mapping):
@@ -151,22 +148,15 @@ def _handed(xs: Sequence[Any]) -> list[Any]:
 
 def _on_one_rank(n: int) -> list[Case]:
     def case(about: str, seed: int, **shapes: tuple[int, ...]) -> Case:
-        rng = numbers(n, seed)
-        tensors = {
-            name: np.arange(float(math.prod(shape))).reshape(shape) if seed == 20 else rng.normal(size=shape)
-            for name, shape in shapes.items()
-        }
-        return Case([({k: t.astype("float32") for k, t in tensors.items()},) for _ in range(n)], about)
+        rng = numbers(n, seed) if seed else None
+        return Case([({name: filled(shape, rng) for name, shape in shapes.items()},)] * n, about)
 
     return [
-        case("two tensors", 20, up=(n, 2), bias=(2 * n,)),
+        case("two tensors", 0, up=(n, 2), bias=(2 * n,)),
         case("rows that do not divide", 21, up=(2 * n + 1, 3), down=(n + 1, 2), bias=(3,)),
         case("fewer rows than ranks", 22, up=(2 * n, 1), short=(n - 1, 2)),
         case("three larger ones", 23, up=(8 * n, 40), down=(16 * n, 20), head=(4 * n, 50)),
     ]
-
-
-TURNS = 500
 
 
 def run_hand_out(hand_out, tensors):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
-from workbook.lesson13e import bounds, numbers, part_of
+from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, name_it, rank, torch, world_size
@@ -19,18 +18,10 @@ if TYPE_CHECKING:
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
 
 
-def _read(xs: Sequence[Any], dim: int, parts: int) -> list[Any]:
-    found = []
-    for r, (whole,) in enumerate(xs):
-        start, end = bounds(whole.shape[dim], parts, r)
-        found.append(whole.take(range(start, end), dim))
-    return found
-
-
 def _in_a_file(n: int) -> list[Case]:
     def case(about: str, seed: int, shape: tuple[int, ...], dim: int, dtype: str = "float32", parts: int = n) -> Case:
-        whole = np.arange(math.prod(shape)).reshape(shape) if seed == 0 else numbers(n, seed).normal(size=shape)
-        return Case([(whole.astype(dtype),) for _ in range(n)], about, {"dim": dim, "parts": parts})
+        whole = filled(shape, numbers(n, seed) if seed else None, dtype)
+        return Case([(whole,)] * n, about, {"dim": dim, "parts": parts})
 
     return [
         case("rows", 0, (n, 3), 0),
@@ -46,8 +37,6 @@ def _in_a_file(n: int) -> list[Case]:
 
 # A file of which every byte that is read is counted.
 def run_read_part(read_part, whole, dim, parts):
-    import io
-
     class Counting(io.BytesIO):
         got = 0
 
@@ -92,7 +81,9 @@ def run_read_part(read_part, whole, dim, parts):
 
 @exercise(
     "Read your part of a file, and nothing else",
-    _read,
+    lambda xs, dim, parts: [
+        whole.take(range(*bounds(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
+    ],
     difficulty=2,
     inputs=_in_a_file,
     tolerance=0,
@@ -132,7 +123,7 @@ def read_part(file, dtype, shape, offset, dim, start, end):
 
 
 def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
-    """A tensor cut into rows x columns parts, as boxes; those without a number are left out.
+    """Cut a tensor into rows x columns parts, as boxes; those without a number are left out.
 
     >>> grid((3, 4), 2)
     [([0, 0], [2, 4]), ([2, 0], [1, 4])]
@@ -145,40 +136,31 @@ def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
     return [box for box in boxes if math.prod(box[1])]
 
 
-def _mine(xs: Sequence[Any], boxes: Sequence[Box], chunks: Sequence[Box]) -> list[Any]:
-    return [
-        whole[tuple(slice(a, a + s) for a, s in zip(*box, strict=True))]
-        for (whole,), box in zip(xs, boxes, strict=True)
-    ]
+def within(first: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
+    """Return what takes a box out of a tensor."""
+    return tuple(slice(a, a + s) for a, s in zip(first, size, strict=False))
 
 
 def _reshardings(n: int) -> list[Case]:
     old = 3 if n == 4 else 4
 
     def case(about: str, shape: tuple[int, ...], boxes: Sequence[Box], chunks: Sequence[Box]) -> Case:
-        whole = np.arange(float(math.prod(shape)), dtype="float32").reshape(shape)
         boxes = [*boxes, *[([0] * len(shape), [0] * len(shape))] * (n - len(boxes))]
-        return Case([(whole.copy(),) for _ in range(n)], about, {"boxes": boxes, "chunks": list(chunks)})
-
-    def vectors(length: int, ranks: int) -> list[Box]:
-        return grid((length,), ranks)
+        return Case([(filled(shape),)] * n, about, {"boxes": boxes, "chunks": list(chunks)})
 
     wide, tall = (4, 2 * n), (2 * n + 1, 3)
     return [
-        case(f"from {old} ranks to {n}", (12,), vectors(12, n), vectors(12, old)),
+        case(f"from {old} ranks to {n}", (12,), grid((12,), n), grid((12,), old)),
         case("rows that do not divide", tall, grid(tall, n), grid(tall, old)),
         case("rows become columns", wide, grid(wide, 1, n), grid(wide, 4)),
         case("from a grid of 2 x 2", wide, grid(wide, n), grid(wide, 2, 2)),
         case("one whole tensor", tall, grid(tall, n), grid(tall, 1)),
         case("the last rank needs nothing", (n - 1, 2), grid((n - 1, 2), n), grid((n - 1, 2), n - 1)),
-        case("chunks in another order", (12,), vectors(12, n), vectors(12, 6)[::-1]),
+        case("chunks in another order", (12,), grid((12,), n), grid((12,), 6)[::-1]),
     ]
 
 
 def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
-    def cut(first, size):
-        return tuple(slice(a, a + s) for a, s in zip(first, size))
-
     pieces = list(pieces_for_me(boxes[rank], chunks))
     room = torch.full(boxes[rank][1], float("nan"), device=device)
     for chunk, there, here, size in pieces:
@@ -188,14 +170,14 @@ def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
         assert fits, f"{said} reaches out of chunk {chunk}, whose size is {list(chunks[chunk][1])}"
         fits = all(0 <= a and a + s <= wide for a, s, wide in zip(here, size, room.shape))
         assert fits, f"{said} reaches out of what the rank needs, whose size is {list(room.shape)}"
-        assert room[cut(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
-        room[cut(here, size)] = whole[cut([a + b for a, b in zip(chunks[chunk][0], there)], size)]
+        assert room[within(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
+        room[within(here, size)] = whole[within([a + b for a, b in zip(chunks[chunk][0], there)], size)]
     return room
 
 
 @exercise(
     "Which pieces of old shards make up a new one?",
-    _mine,
+    lambda xs, boxes, chunks: [whole[within(*box)] for (whole,), box in zip(xs, boxes, strict=True)],
     minutes=12,
     difficulty=3,
     inputs=_reshardings,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.lesson13e import bounds, numbers, part_of
+from workbook.lesson13e import bounds, filled, numbers, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, rank, torch
@@ -19,7 +18,7 @@ Run = tuple[str, int, int]  # the tensor's name, the first row, and the one afte
 
 
 def gaps(rows: Mapping[str, int], pieces: Sequence[Run]) -> list[Run]:
-    """The runs of rows that no piece has, in the order of `rows`.
+    """Find the runs of rows that no piece has, in the order of `rows`.
 
     >>> gaps({"up": 6, "bias": 0}, [("up", 2, 4), ("up", 3, 5)])
     [('up', 0, 2), ('up', 5, 6)]
@@ -102,22 +101,12 @@ def what_is_missing(rows, found):
     return missing
 
 
-def _restacked(xs: Sequence[Any], stacked: int, old: int, new: int) -> list[Any]:
-    found = []
-    for r, (whole,) in enumerate(xs):
-        start, end = bounds(len(whole) // stacked, new, r)
-        found.append(np.concatenate([matrix[start:end] for matrix in np.split(whole, stacked)]))
-    return found
-
-
 def _stacks(n: int) -> list[Case]:
     def case(
         about: str, stacked: int, size: int, old: int, new: int = n, columns: Sequence[int] = (2,), seed: int = 30
     ) -> Case:
-        shape = (stacked * size, *columns)
-        whole = np.arange(math.prod(shape)).reshape(shape) if seed == 0 else numbers(n, seed).normal(size=shape)
-        options = {"stacked": stacked, "old": old, "new": new}
-        return Case([(whole.astype("float32"),) for _ in range(n)], about, options)
+        whole = filled((stacked * size, *columns), numbers(n, seed) if seed else None)
+        return Case([(whole,)] * n, about, {"stacked": stacked, "old": old, "new": new})
 
     fewer, few = (2, 3) if n == 3 else (3, 6)  # with 3 ranks as the card has it
     return [
@@ -152,7 +141,10 @@ def run_restack(restack, whole, stacked, old, new):
 
 @exercise(
     "Tensor-parallel shards for another number of ranks",
-    _restacked,
+    lambda xs, stacked, old, new: [
+        np.concatenate([matrix[slice(*bounds(len(matrix), new, r))] for matrix in np.split(whole, stacked)])
+        for r, (whole,) in enumerate(xs)
+    ],
     minutes=12,
     difficulty=3,
     inputs=_stacks,

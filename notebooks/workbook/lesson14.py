@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def _validated(xs: Sequence[Any]) -> list[Any]:
     sums = sum(gradients for gradients, _ in xs)
-    scores = (sums * xs[0][1]).sum(-1)
-    return [(sums, scores)] * len(xs)
+    return [(sums, (sums * xs[0][1]).sum(-1))] * len(xs)
 
 
 def _steps(n: int) -> list[Case]:
@@ -71,23 +70,18 @@ def train_and_validate(gradients, held_out):
 
 
 def _until_worse(xs: Sequence[Any]) -> list[Any]:
-    mean = np.mean([np.asarray(x, dtype="float64") for x in xs], axis=0)
-    worse = np.flatnonzero(mean[1:] > mean[:-1])
-    kept = mean[: worse[0] + 1] if len(worse) else mean
-    return [kept.astype("float32")] * len(xs)
+    mean = np.mean(xs, axis=0, dtype="float64")
+    worse = [*np.flatnonzero(mean[1:] > mean[:-1]) + 1, len(mean)]
+    return [mean[: worse[0]].astype("float32")] * len(xs)
 
 
 def _curves(n: int) -> list[Case]:
-    down = np.array([8, 6, 5, 4, 3], dtype="float32")
-    bump = np.zeros(5, dtype="float32")
-    bump[2] = 2  # one rank's loss gets worse, the mean does not
-    one = [down + bump * (r == n - 1) for r in range(n)]
-    early = [np.array([4 + r, 3 + r, 9, 2, 1], dtype="float32") for r in range(n)]
+    down, bump = np.float32([8, 6, 5, 4, 3]), np.float32([0, 0, 2, 0, 0])
     return [
-        Case(one, "one rank's loss gets worse, the mean does not"),
-        Case(early, "worse on every rank at the third step"),
+        Case([down + bump * (r == n - 1) for r in range(n)], "one rank's loss gets worse, the mean does not"),
+        Case([np.float32([4 + r, 3 + r, 9, 2, 1]) for r in range(n)], "worse on every rank at the third step"),
         Case([down + r for r in range(n)], "never worse"),
-        Case([np.array([5.0 + r], dtype="float32") for r in range(n)], "a single step"),
+        Case([np.float32([5 + r]) for r in range(n)], "a single step"),
     ]
 
 
@@ -129,23 +123,6 @@ def train_until_worse(losses):
     return torch.stack(history)
 
 
-def _all_mean(xs: Sequence[Any]) -> list[Any]:
-    every = np.concatenate([np.asarray(x, dtype="float64") for x in xs])
-    return [np.float32(every.mean())] * len(xs)
-
-
-def _batches(n: int) -> list[Case]:
-    def case(sizes: Sequence[int], about: str) -> Case:
-        return Case([np.arange(1, k + 1, dtype="float32") * (r + 1) for r, k in enumerate(sizes)], about)
-
-    return [
-        case([4] * (n - 1) + [2], "the last rank has fewer rows"),
-        case([3] * n, "the same number of rows"),
-        case([6, *range(1, n)], "a different number on each rank"),
-        case([5] * (n - 1) + [0], "the last rank has none left"),
-    ]
-
-
 def broken_mean_loss(losses):
     """Return the mean loss of all rows of all ranks."""
     total = losses.clone()
@@ -155,9 +132,17 @@ def broken_mean_loss(losses):
 
 @exercise(
     "The last batch",
-    _all_mean,
+    lambda xs: [np.float32(np.concatenate(xs, dtype="float64").mean())] * len(xs),
     minutes=5,
-    inputs=_batches,
+    inputs=lambda n: [
+        Case([np.arange(1, k + 1, dtype="float32") * (r + 1) for r, k in enumerate(sizes)], about)
+        for sizes, about in (
+            ([4] * (n - 1) + [2], "the last rank has fewer rows"),
+            ([3] * n, "the same number of rows"),
+            ([6, *range(1, n)], "a different number on each rank"),
+            ([5] * (n - 1) + [0], "the last rank has none left"),
+        )
+    ],
     tolerance=1e-5,
     promises=(Calls(1),),
     specimen=broken_mean_loss,
@@ -217,14 +202,6 @@ def sum_in_float32(x):
     return total
 
 
-def _pairs(n: int) -> list[Case]:
-    def case(size: int, about: str) -> Case:
-        ones = [np.full(size, r + 1, dtype="float32") for r in range(n)]
-        return Case([(x, 100 * np.ones(size, dtype="float32")) for x in ones], about)
-
-    return [case(1, ""), case(3, "three numbers each"), case(0, "empty")]
-
-
 def broken_log_sums(loss, rows):
     """Return the sums of loss and of rows over all ranks."""
     loss, rows = loss.clone(), rows.clone()
@@ -241,7 +218,10 @@ def broken_log_sums(loss, rows):
     "Rank 0 logs first",
     lambda xs: [(sum(a for a, _ in xs), sum(b for _, b in xs))] * len(xs),
     minutes=3,
-    inputs=_pairs,
+    inputs=lambda n: [
+        Case([(np.full(k, r + 1, "float32"), np.full(k, 100, "float32")) for r in range(n)], about)
+        for k, about in ((1, ""), (3, "three numbers each"), (0, "empty"))
+    ],
     keeps_input=True,
     promises=(Calls(2),),
     specimen=broken_log_sums,
@@ -264,21 +244,8 @@ def log_sums(loss, rows):
 
 
 def _by_rank_0(xs: Sequence[Any]) -> list[Any]:
-    values = np.stack([np.asarray(x) for x, _ in xs])
-    return [values.max(0) if int(xs[0][1][0]) else values.sum(0)] * len(xs)
-
-
-def _settings(n: int) -> list[Case]:
-    def case(settings: Sequence[int], about: str) -> Case:
-        xs = [np.array([10.0**r, 2.0], dtype="float32") for r in range(n)]
-        return Case([(x, np.array([s], dtype="int64")) for x, s in zip(xs, settings, strict=True)], about)
-
-    return [
-        case([0] * (n - 1) + [1], "rank 0 says sum, the last rank says maximum"),
-        case([1] + [0] * (n - 1), "rank 0 says maximum, the others say sum"),
-        case([0] * n, "all say sum"),
-        case([1] * n, "all say maximum"),
-    ]
+    values = [x for x, _ in xs]
+    return [np.max(values, 0) if int(xs[0][1][0]) else np.sum(values, 0)] * len(xs)
 
 
 def broken_reduce_as_set(x, maximum):
@@ -295,7 +262,15 @@ def broken_reduce_as_set(x, maximum):
     "An old settings file",
     _by_rank_0,
     minutes=5,
-    inputs=_settings,
+    inputs=lambda n: [
+        Case([(np.float32([10.0**r, 2]), np.array([s])) for r, s in enumerate(settings)], about)
+        for settings, about in (
+            ([0] * (n - 1) + [1], "rank 0 says sum, the last rank says maximum"),
+            ([1] + [0] * (n - 1), "rank 0 says maximum, the others say sum"),
+            ([0] * n, "all say sum"),
+            ([1] * n, "all say maximum"),
+        )
+    ],
     keeps_input=True,
     promises=(Calls(2),),
     specimen=broken_reduce_as_set,

@@ -22,18 +22,16 @@ def _or_skip(xs: Sequence[Any]) -> list[Any]:
 
 
 def _bad(n: int) -> list[Case]:
-    def case(about: str, **bad: float) -> Case:
+    def case(about: str, first: float = 1.0, last: float = 10.0 * n - 9) -> Case:
         xs = counting(n, 3)
-        for where, value in bad.items():
-            xs[-1 if where == "last" else 0][1] = value
+        xs[0][1], xs[-1][1] = first, last
         return Case(xs, about)
 
-    nan, inf = float("nan"), float("inf")
     return [
         case("all numbers are finite"),
-        case("a nan on the last rank", last=nan),
-        case("an infinity on rank 0", first=inf),
-        case("infinities of both signs, on two ranks", first=inf, last=-inf),
+        case("a nan on the last rank", last=np.nan),
+        case("an infinity on rank 0", first=np.inf),
+        case("infinities of both signs, on two ranks", first=np.inf, last=-np.inf),
     ]
 
 
@@ -104,17 +102,6 @@ def from_the_second(x):
     return got
 
 
-def _hits(n: int) -> list[Case]:
-    def case(sizes: Sequence[int], about: str) -> Case:
-        return Case([np.arange(k) % 3 != 1 for k in sizes], about)
-
-    return [
-        case([4] * (n - 1) + [0], "the last rank has no rows"),
-        case([3] * n, "three rows on each rank"),
-        case([0, *range(2, n + 1)], "rank 0 has no rows"),
-    ]
-
-
 def broken_count_hits(hits):
     """Return how many hits there are on all ranks."""
     if len(hits):
@@ -129,7 +116,14 @@ def broken_count_hits(hits):
     "Nothing to count",
     lambda xs: [np.int32(sum(x.sum() for x in xs))] * len(xs),
     minutes=3,
-    inputs=_hits,
+    inputs=lambda n: [
+        Case([np.arange(k) % 3 != 1 for k in sizes], about)
+        for sizes, about in (
+            ([4] * (n - 1) + [0], "the last rank has no rows"),
+            ([3] * n, "three rows on each rank"),
+            ([0, *range(2, n + 1)], "rank 0 has no rows"),
+        )
+    ],
     promises=(Calls(1),),
     specimen=broken_count_hits,
 )
@@ -227,13 +221,6 @@ def mean_in_background(x):
     return total / world_size
 
 
-def _two(n: int) -> list[Case]:
-    def case(a: int, b: int, about: str) -> Case:
-        return Case(list(zip(counting(n, a), counting(n, b), strict=True)), about)
-
-    return [case(2, 2, ""), case(1, 5, "different lengths"), case(40, 40, "40 numbers each")]
-
-
 def broken_sums_in_two_groups(gradient, activation):
     """Return the sums of gradient and of activation."""
     data, model = dist.new_group(), dist.new_group()
@@ -251,7 +238,10 @@ def broken_sums_in_two_groups(gradient, activation):
     "Two groups, two orders",
     lambda xs: [(sum(a for a, _ in xs), sum(b for _, b in xs))] * len(xs),
     minutes=4,
-    inputs=_two,
+    inputs=lambda n: [
+        Case(list(zip(counting(n, a), counting(n, b), strict=True)), about)
+        for a, b, about in ((2, 2, ""), (1, 5, "different lengths"), (40, 40, "40 numbers each"))
+    ],
     keeps_input=True,
     specimen=broken_sums_in_two_groups,
 )

@@ -23,8 +23,8 @@ def _clipped(xs: Sequence[Any], limit: float) -> list[Any]:
 
 
 def _gradients(n: int) -> list[Case]:
-    steep = [np.array([3.0, 4.0], dtype="float32") * (r + 1) for r in range(n)]
-    opposite = [np.array([6.0, 8.0], dtype="float32") * (-1) ** r * (2 if r == 0 else 1) for r in range(n)]
+    steep = [np.float32([3, 4]) * (r + 1) for r in range(n)]
+    opposite = [np.float32([6, 8]) * (-1) ** r * (1 + (r == 0)) for r in range(n)]
     return [
         Case(steep, "a steep gradient", {"limit": 1.0}),
         Case(steep, "a limit that is not reached", {"limit": 100.0}),
@@ -69,11 +69,6 @@ def exam_clip(gradient, limit):
     return mean * torch.clamp(limit / mean.norm(), max=1.0)
 
 
-def _edges(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    return [np.concatenate([xs[r - 1][-1:], xs[r], xs[(r + 1) % n][:1]]) for r in range(n)]
-
-
 def broken_exam_edges(x):
     """Return the strip between its two neighbours' edges."""
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
@@ -91,7 +86,7 @@ def broken_exam_edges(x):
 
 @exercise(
     "Program B: the edges of a strip",
-    _edges,
+    lambda xs: [np.concatenate([xs[r - 1][-1:], x, xs[(r + 1) % len(xs)][:1]]) for r, x in enumerate(xs)],
     minutes=7,
     difficulty=2,
     inputs=lambda n: [
@@ -132,18 +127,6 @@ def exam_edges(x):
     return torch.cat([before, x, after])
 
 
-def _weights(n: int) -> list[Case]:
-    def case(shape: tuple[int, int], about: str) -> Case:
-        return Case([x.reshape(shape) for x in counting(n, shape[0] * shape[1])], about)
-
-    return [
-        case((2, 3), ""),
-        case((3, 3), "a square matrix"),
-        case((1, 4), "a single column"),
-        case((5, 8), "5 times 8"),
-    ]
-
-
 def broken_exam_load(stored):
     """Return the transpose of rank 0's matrix."""
     if rank == 0:
@@ -159,7 +142,15 @@ def broken_exam_load(stored):
     lambda xs: [xs[0].T] * len(xs),
     minutes=5,
     difficulty=2,
-    inputs=_weights,
+    inputs=lambda n: [
+        Case([x.reshape(shape) for x in counting(n, shape[0] * shape[1])], about)
+        for shape, about in (
+            ((2, 3), ""),
+            ((3, 3), "a square matrix"),
+            ((1, 4), "a single column"),
+            ((5, 8), "5 times 8"),
+        )
+    ],
     keeps_input=True,
     promises=(Calls(1),),
     specimen=broken_exam_load,
@@ -185,21 +176,19 @@ def exam_load(stored):
     return weight
 
 
-def _accuracy(xs: Sequence[Any], rows: int) -> list[Any]:
-    dealt = np.stack(xs, axis=1).reshape(-1)[:rows]  # row i is on rank i % n
-    return [np.float32(dealt.mean())] * len(xs)
-
-
 def _hits(n: int) -> list[Case]:
     def case(rows: int, about: str, seed: int) -> Case:
         hits = np.random.default_rng([seed, n]).integers(0, 2, rows).astype("float32")
-        each = -(-rows // n)
         hits[0] = 1.0
-        padded = np.concatenate([hits, np.resize(hits, each * n - rows)])
+        padded = np.append(hits, np.resize(hits, -rows % n))
         return Case([padded[r::n].copy() for r in range(n)], about, {"rows": rows})
 
-    cases = [case(n + 1, "one row more than ranks", 1), case(3 * n, "rows that can be dealt out evenly", 2)]
-    return [*cases, case(10 * n + 1, "the last row is on rank 0 alone", 3), case(5, "five rows", 5)]
+    return [
+        case(n + 1, "one row more than ranks", 1),
+        case(3 * n, "rows that can be dealt out evenly", 2),
+        case(10 * n + 1, "the last row is on rank 0 alone", 3),
+        case(5, "five rows", 5),
+    ]
 
 
 def broken_exam_accuracy(hits, rows):
@@ -211,7 +200,7 @@ def broken_exam_accuracy(hits, rows):
 
 @exercise(
     "Program D: the accuracy",
-    _accuracy,
+    lambda xs, rows: [np.float32(np.stack(xs, axis=1).reshape(-1)[:rows].mean())] * len(xs),  # row i is on rank i % n
     minutes=6,
     difficulty=2,
     inputs=_hits,
@@ -237,12 +226,6 @@ def exam_accuracy(hits, rows):
     return right / rows
 
 
-def _dealt(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    each = -(-len(xs[0]) // n)
-    return list(np.concatenate([xs[0], np.zeros(each * n - len(xs[0]), xs[0].dtype)]).reshape(n, each))
-
-
 def broken_exam_deal(x):
     """Return this rank's rows of rank 0's x."""
     each = -(-len(x) // world_size)  # rounded up
@@ -254,7 +237,7 @@ def broken_exam_deal(x):
 
 @exercise(
     "Program E: deal out the rows",
-    _dealt,
+    lambda xs: [*np.append(xs[0], np.zeros(-len(xs[0]) % len(xs), "float32")).reshape(len(xs), -1)],
     minutes=6,
     inputs=lambda n: [
         Case(counting(n, 2 * n), "rows that can be dealt out evenly"),

@@ -10,11 +10,11 @@ from labkit.grading.inputs import counting, draws, vectors
 from labkit.theory import collectives
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import comms, dist, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import comms, dist, everyones, rank, recorder, torch, world_size
 
 
 def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> list[float]:
-    """The bytes that leave each host in a ring all-reduce of `nbytes` bytes a rank that visits the ranks in this order.
+    """Count the bytes that leave each host in a ring all-reduce of `nbytes` bytes a rank, in this order of ranks.
 
     >>> out_of_hosts([0, 1, 2, 3], [0, 0, 1, 1], 100), out_of_hosts([0, 2, 1, 3], [0, 0, 1, 1], 100)
     ([150.0, 150.0], [300.0, 300.0])
@@ -23,20 +23,6 @@ def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> li
     each = 2 * (n - 1) / n * nbytes
     ends = [(home[a], home[b]) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
     return [each * sum(a == h != b for a, b in ends) for h in range(max(home) + 1)]
-
-
-def _rings(n: int) -> list[Case]:
-    cases: dict[str, tuple[list[int], list[int], int]] = {
-        "two hosts of two, in order": ([0, 1, 2, 3], [0, 0, 1, 1], 4000),
-        "the same, interleaved": ([0, 2, 1, 3], [0, 0, 1, 1], 4000),
-        "begins in the middle of a host": ([1, 2, 3, 0], [0, 0, 1, 1], 4000),
-        "ranks numbered in turn, visited by hosts": ([0, 2, 4, 1, 3, 5], [0, 1, 0, 1, 0, 1], 600),
-        "ranks numbered in turn, visited by number": ([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1], 600),
-        "three hosts of different sizes": ([0, 5, 1, 2, 3, 4], [0, 1, 1, 1, 2, 2], 1200),
-        "a host that is visited twice": ([0, 1, 2, 3, 4], [0, 1, 0, 2, 2], 1000),
-        "one host": ([2, 0, 1], [0, 0, 0], 300),
-    }
-    return [Case([ring for _ in range(n)], about) for about, ring in cases.items()]
 
 
 OUT_SLIPS = {
@@ -63,7 +49,19 @@ OUT_SLIPS = {
     lambda xs: [out_of_hosts(*x) for x in xs],
     minutes=8,
     difficulty=2,
-    inputs=_rings,
+    inputs=lambda n: [
+        Case([ring] * n, about)
+        for about, ring in {
+            "two hosts of two, in order": ([0, 1, 2, 3], [0, 0, 1, 1], 4000),
+            "the same, interleaved": ([0, 2, 1, 3], [0, 0, 1, 1], 4000),
+            "begins in the middle of a host": ([1, 2, 3, 0], [0, 0, 1, 1], 4000),
+            "ranks numbered in turn, visited by hosts": ([0, 2, 4, 1, 3, 5], [0, 1, 0, 1, 0, 1], 600),
+            "ranks numbered in turn, visited by number": ([0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 1], 600),
+            "three hosts of different sizes": ([0, 5, 1, 2, 3, 4], [0, 1, 1, 1, 2, 2], 1200),
+            "a host that is visited twice": ([0, 1, 2, 3, 4], [0, 1, 0, 2, 2], 1000),
+            "one host": ([2, 0, 1], [0, 0, 0], 300),
+        }.items()
+    ],
     picture=lambda: [([0, 1, 2, 3], [0, 0, 1, 1], 4000)] * 4,
     forbids=("collectives",),
     ranks=(2, 4),
@@ -105,10 +103,6 @@ ON = {  # ways to put n ranks on hosts; the first one is the readable one
 LARGE = 2**15  # numbers, 128 KiB: of fewer, Gloo's headers would count
 
 
-def _sum(xs: Sequence[Any], **_: Any) -> list[Any]:
-    return collectives.all_reduce(xs)
-
-
 def _on(hosts: Hosts, case: Case, **more: Any) -> Case:
     said = f"hosts {' and '.join(str(list(ranks)) for ranks in hosts)}"
     about = ", ".join(part for part in (said, *(f"{k} {v}" for k, v in more.items()), case.about) if part)
@@ -116,62 +110,27 @@ def _on(hosts: Hosts, case: Case, **more: Any) -> Case:
 
 
 def _large(n: int) -> list[Case]:
-    """Buffers of which the bytes are counted, one for each way to put the ranks on hosts."""
+    """Draw buffers of which the bytes are counted, one for each way to put the ranks on hosts."""
     return [Case(draws(n, 12 * (LARGE // 12), seed=150 + i), "128 KiB a rank") for i, _ in enumerate(ON[n])]
 
 
 def _any(n: int) -> list[Case]:
-    small = vectors(n)[:7]
     ways = ON[n]
-    return [
-        *(_on(ways[i % len(ways)], case) for i, case in enumerate(small)),
-        *(_on(hosts, case) for hosts, case in zip(ways, _large(n), strict=True)),
-    ]
+    small = [_on(ways[i % len(ways)], case) for i, case in enumerate(vectors(n)[:7])]
+    return small + [_on(hosts, case) for hosts, case in zip(ways, _large(n), strict=True)]
 
 
 def _even(n: int) -> list[Case]:
-    """Hosts with equally many ranks, and buffers that these ranks divide."""
+    """Make cases of hosts with equally many ranks, and buffers that these ranks divide."""
     ways = [hosts for hosts in ON[n] if len({len(ranks) for ranks in hosts}) == 1]
     small = [Case(counting(n, 2 * n)), Case(draws(n, 6 * n, "float64", 151), "float64"), Case(counting(n, 0), "empty")]
     small.append(Case(draws(n, 3 * n, "int64", 152), "integers"))
-    return [
-        *(_on(ways[i % len(ways)], case) for i, case in enumerate(small)),
-        *(_on(hosts, case) for hosts, case in zip(ways, _large(n), strict=False)),
-    ]
-
-
-def _measured(groups: str, call: str, share: str, who: str) -> str:
-    """A harness that makes groups, counts the bytes that this rank sends to other hosts, and holds them against S."""
-    return f"""
-def harness(reduces, x, hosts):
-    from labkit.rank import recorder
-    from workbook.tools.rank import link
-
-    hosts = [sorted(ranks) for ranks in hosts]
-    (mine,) = [ranks for ranks in hosts if rank in ranks]
-    with recorder.paused():
-
-        def made(among):
-            groups = [(ranks, dist.new_group(ranks)) for ranks in among]
-            return next((group for ranks, group in groups if rank in ranks), None)
-
-        {groups}
-        ends = link.connections(hosts)
-        before = link.sent(ends)
-    total = {call}
-    after = link.sent(ends)
-    size, h, g = x.numel() * x.element_size(), len(hosts), len(mine)
-    enough = 2 * (h - 1) / h * {share}
-    if size >= 2**16 and before is not None and after is not None:
-        gone = (after - before) / size
-        assert gone <= 1.05 * enough + 0.02, (
-            f"rank {{rank}}{who} sends {{gone:.2f}} S to other hosts, and {{enough:.2f}} S is enough"
-        )
-    return total
-"""
+    large = [_on(hosts, case) for hosts, case in zip(ways, _large(n), strict=False)]
+    return [_on(ways[i % len(ways)], case) for i, case in enumerate(small)] + large
 
 
 def made(among):
+    """Make a group of each list of ranks; return this rank's."""
     groups = [(ranks, dist.new_group(ranks)) for ranks in among]
     return next((group for ranks, group in groups if rank in ranks), None)
 
@@ -209,7 +168,7 @@ def run_rails_all_reduce(reduces, x, hosts):
 
 @exercise(
     "One rank of each host talks to the others",
-    _sum,
+    lambda xs, hosts=(): collectives.all_reduce(xs),
     minutes=8,
     difficulty=2,
     inputs=_any,
@@ -245,7 +204,7 @@ def leaders_all_reduce(x, inside, leaders):
 
 @exercise(
     "Every rank takes its share across",
-    _sum,
+    lambda xs, hosts=(): collectives.all_reduce(xs),
     difficulty=2,
     inputs=_even,
     picture=lambda: counting(4, 2),
@@ -281,26 +240,30 @@ def rails_all_reduce(x, inside, rail):
 
 def _places(xs: Sequence[Any]) -> list[Any]:
     known = list(dict.fromkeys(xs))
-    return [[list(xs[:r]).count(name), list(xs).count(name), known.index(name)] for r, name in enumerate(xs)]
+    return [[xs[:r].count(name), xs.count(name), known.index(name)] for r, name in enumerate(xs)]
 
 
-def _names(n: int) -> list[Case]:
-    cases = {
-        2: {"one host": "aa", "two hosts": "ab", "named the other way round": "ba"},
-        3: {"two hosts": "aab", "one rank on the first": "baa", "not side by side": "aba", "three hosts": "cab"},
-        4: {
-            "two hosts of two": "aabb",
-            "interleaved": "abab",
-            "named the other way round": "bbaa",
-            "uneven": "abbb",
-            "three hosts": "cacb",
-            "one host": "aaaa",
-        },
-    }
-    return [Case([f"n{letter}" for letter in letters], about) for about, letters in cases[n].items()]
+NAMES = {
+    2: {"one host": "aa", "two hosts": "ab", "named the other way round": "ba"},
+    3: {"two hosts": "aab", "one rank on the first": "baa", "not side by side": "aba", "three hosts": "cab"},
+    4: {
+        "two hosts of two": "aabb",
+        "interleaved": "abab",
+        "named the other way round": "bbaa",
+        "uneven": "abbb",
+        "three hosts": "cacb",
+        "one host": "aaaa",
+    },
+}
 
 
-@exercise("Which GPU is mine?", _places, minutes=6, inputs=_names, picture=lambda: ["na", "na", "nb", "nb"])
+@exercise(
+    "Which GPU is mine?",
+    _places,
+    minutes=6,
+    inputs=lambda n: [Case([f"n{letter}" for letter in letters], about) for about, letters in NAMES[n].items()],
+    picture=lambda: ["na", "na", "nb", "nb"],
+)
 def my_place(host):
     """Return (local_rank, local_world_size, node_rank) of this rank, whose host has this name.
 
@@ -319,35 +282,13 @@ def my_place(host):
     return hosts[:rank].count(host), hosts.count(host), list(dict.fromkeys(hosts)).index(host)
 
 
-def _crossings(xs: Sequence[Any]) -> list[Any]:
-    (home,) = {tuple(x) for x in xs}
-    hosts = len(set(home))
-    return [hosts if hosts > 1 else 0 for _ in xs]
-
-
-def _homes(n: int) -> list[Case]:
-    cases = {
-        "interleaved, two hosts": "abababab",
-        "three hosts of different sizes": "abcacabba",
-        "one host": "aaaa",
-        "already in order": "aabbccdd",
-        "four hosts, the last first": "dcbadcba",
-        "a rank for each host": "badc",
-    }
-    return [Case([[*letters] for _ in range(n)], about) for about, letters in cases.items()]
-
-
 def run_ring_by_hosts(ring_by_hosts, home):
-    from labkit.rank import recorder
-
     order = list(ring_by_hosts(list(home)))
     n = len(home)
     each = sorted(order, key=str) == sorted(range(n), key=str)
     assert each, f"{order} does not have each of the ranks 0 to {n - 1} once"
     start = order.index(0)
-    told = [None] * world_size
-    with recorder.paused():
-        dist.all_gather_object(told, order[start:] + order[:start])
+    told = everyones(order[start:] + order[:start])
     assert told == [told[0]] * world_size, f"the ranks do not agree on the ring: {told[0]} and {told[-1]}"
     changes = sum(home[a] != home[b] for a, b in zip(order, order[1:] + order[:1]))
     fewest = len(set(home)) if len(set(home)) > 1 else 0
@@ -357,9 +298,19 @@ def run_ring_by_hosts(ring_by_hosts, home):
 
 @exercise(
     "A ring that knows the hosts",
-    _crossings,
+    lambda xs: [len(set(xs[0])) if len(set(xs[0])) > 1 else 0] * len(xs),
     minutes=5,
-    inputs=_homes,
+    inputs=lambda n: [
+        Case([[*letters] for _ in range(n)], about)
+        for about, letters in {
+            "interleaved, two hosts": "abababab",
+            "three hosts of different sizes": "abcacabba",
+            "one host": "aaaa",
+            "already in order": "aabbccdd",
+            "four hosts, the last first": "dcbadcba",
+            "a rank for each host": "badc",
+        }.items()
+    ],
     forbids=("collectives",),
     harness=run_ring_by_hosts,
 )
@@ -381,9 +332,8 @@ def ring_by_hosts(home):
 
 
 def _roots(n: int) -> list[Case]:
-    cases = vectors(n)
     ways = ([[1, 0]], [[1], [0]]) if n == 2 else ([[2, 0], [1]], *ON[3]) if n == 3 else ([[2, 0], [3, 1]], *ON[4])
-    return [_on(ways[i % len(ways)], case, root=(i + n - 1) % n) for i, case in enumerate(cases)]
+    return [_on(ways[i % len(ways)], case, root=(i + n - 1) % n) for i, case in enumerate(vectors(n))]
 
 
 @exercise(

@@ -13,7 +13,7 @@ from workbook.tools import nccl_log, topology
 
 
 def _dealt(n: int, asked: Sequence[tuple[Any, ...]], about: str, rounds: int) -> list[Case]:
-    """Every rank is asked about something else; `rounds` cases, all of which together ask for everything twice."""
+    """Ask every rank about something else; `rounds` cases, all of which together ask for everything twice."""
     return [
         Case([asked[(i * n + r) % len(asked)] for r in range(n)], f"{about}, from number {i * n % len(asked) + 1} on")
         for i in range(max(rounds, 3))
@@ -21,7 +21,7 @@ def _dealt(n: int, asked: Sequence[tuple[Any, ...]], about: str, rounds: int) ->
 
 
 def _mixed(asked: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """The same in an order that is not theirs, and always the same."""
+    """Put them into an order that is not theirs, and always the same."""
     return random.Random(15).sample(asked, len(asked))
 
 
@@ -80,13 +80,9 @@ def _chosen(rows: Sequence[Sequence[str]]) -> list[int]:
     return found
 
 
-def _rows(name: str) -> list[list[str]]:
-    machine = topology.find(name)
-    return [[machine.path(gpu, nic) for nic in machine.nics] for gpu in machine.gpus]
-
-
 def _servers(n: int) -> list[Case]:
-    asked = [(_rows(name),) for name in ("p4d", "ndv4", "h100-1453", "v100", "ndv5", "ncv4")]
+    bundled = map(topology.find, ("p4d", "ndv4", "h100-1453", "v100", "ndv5", "ncv4"))
+    asked = [([[server.path(gpu, nic) for nic in server.nics] for gpu in server.gpus],) for server in bundled]
     asked.append(([["PHB", "PXB", "NODE"], ["SYS", "NODE", "PHB"], ["PXB", "PXB", "PIX"]],))
     asked.append(([["NODE", "SYS"], ["SYS", "PHB"], ["PXB", "PHB"]],))
     return _dealt(n, asked, "eight servers", -(-len(asked) // n))

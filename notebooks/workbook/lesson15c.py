@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
 
+on_paper = partial(exercise, ranks=(2,), forbids=("collectives",))
+
 
 def expected_stage_memory(
     layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int, micro: int, zero: int, sequence: bool
 ) -> dict[str, float]:
-    """What the exercise of this name asks for: `workbook.tools.planning` without norms, embeddings and output."""
+    """Work out what the exercise of this name asks for: `tools.planning` without norms, embeddings and output."""
     mine = 12 * width**2 * layers / pipe / tensor
     shards = [data if zero >= stage else 1 for stage in (3, 2, 1)]
     of_token = 34 / tensor if sequence else 10 + 24 / tensor
@@ -57,14 +60,12 @@ MEMORY_SLIPS = {
 }
 
 
-@exercise(
+@on_paper(
     "What a GPU of the first stage holds",
     lambda xs, **numbers: [expected_stage_memory(**numbers)] * len(xs),
     difficulty=2,
     inputs=_plans,
-    ranks=(2,),
     tolerance=1e-6,
-    forbids=("collectives",),
     slips=MEMORY_SLIPS,
 )
 def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequence):
@@ -103,7 +104,7 @@ def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequenc
 
 
 def expected_mates(order: Sequence[str], sizes: dict[str, int], rank: int, along: str) -> list[int]:
-    """What the exercise of this name asks for."""
+    """Work out what the exercise of this name asks for."""
     stride = 1
     for name in order[order.index(along) + 1 :]:
         stride *= sizes[name]
@@ -147,14 +148,12 @@ MATES_SLIPS = {
 }
 
 
-@exercise(
+@on_paper(
     "Who is in my group?",
     lambda xs, order, sizes, rank, along: [expected_mates(order, sizes, rank, along)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_orders,
-    ranks=(2,),
-    forbids=("collectives",),
     slips=MATES_SLIPS,
 )
 def mates(order, sizes, rank, along):
@@ -186,7 +185,7 @@ def mates(order, sizes, rank, along):
 
 
 def expected_leaves_host(groups: Sequence[Sequence[int]], size: float, per_host: int) -> float:
-    """What the exercise of this name asks for."""
+    """Work out what the exercise of this name asks for."""
     out: dict[int, float] = {}
     for ranks in groups:
         n = len(ranks)
@@ -197,20 +196,19 @@ def expected_leaves_host(groups: Sequence[Sequence[int]], size: float, per_host:
 
 
 def _groups(n: int) -> list[Case]:
-    def case(about: str, groups: list[list[int]], size: float, per_host: int) -> Case:
-        return Case([()] * n, about, {"groups": groups, "size": float(size), "per_host": per_host})
-
-    near, far = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
     rows = [[8 * h + i for h in range(4)] for i in range(8)]
     return [
-        case("two groups of neighbours", near, 1000, 2),
-        case("two groups across", far, 1000, 2),
-        case("one group of four, two hosts", [[0, 1, 2, 3]], 1000, 2),
-        case("the same ring in another order", [[0, 2, 1, 3]], 1000, 2),
-        case("eight groups across four hosts of eight", rows, 12e9, 8),
-        case("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
-        case("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900, 4),
-        case("one host for all", [[0, 1, 2, 3]], 1000, 8),
+        Case([()] * n, about, {"groups": groups, "size": size, "per_host": per_host})
+        for about, groups, size, per_host in (
+            ("two groups of neighbours", [[0, 1], [2, 3]], 1000.0, 2),
+            ("two groups across", [[0, 2], [1, 3]], 1000.0, 2),
+            ("one group of four, two hosts", [[0, 1, 2, 3]], 1000.0, 2),
+            ("the same ring in another order", [[0, 2, 1, 3]], 1000.0, 2),
+            ("eight groups across four hosts of eight", rows, 12e9, 8),
+            ("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
+            ("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900.0, 4),
+            ("one host for all", [[0, 1, 2, 3]], 1000.0, 8),
+        )
     ]
 
 
@@ -236,15 +234,13 @@ LEAVES_SLIPS = {
 }
 
 
-@exercise(
+@on_paper(
     "What leaves a host",
     lambda xs, **numbers: [expected_leaves_host(**numbers)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_groups,
-    ranks=(2,),
     tolerance=1e-6,
-    forbids=("collectives",),
     slips=LEAVES_SLIPS,
 )
 def leaves_host(groups, size, per_host):

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from labkit.grading.exercise import NOTHING, Case, exercise
+from labkit.grading.exercise import NOTHING, Case
+from workbook.lesson15c import on_paper
 
 
 def expected_fewest_micro(rows: int, data: int, pipe: int, most: float) -> int | None:
-    """What the exercise of this name asks for."""
+    """Work out what the exercise of this name asks for."""
     for micro in range(1, rows // data + 1):
         if rows // data % micro == 0 and (pipe - 1) / (micro + pipe - 1) <= most:
             return micro
     return None
-
-
-def _fewest(xs: Sequence[Any], **numbers: Any) -> list[Any]:
-    found = expected_fewest_micro(**numbers)
-    return [NOTHING if found is None else found] * len(xs)
-
-
-def _pipelines(n: int) -> list[Case]:
-    def case(about: str, rows: int, data: int, pipe: int, most: float) -> Case:
-        return Case([()] * n, about, {"rows": rows, "data": data, "pipe": pipe, "most": most})
-
-    return [
-        case("64 rows, 4 stages, half the time", 64, 1, 4, 0.5),
-        case("two copies", 64, 2, 4, 0.1),
-        case("8 stages, 10 %, 256 rows, 4 copies", 256, 4, 8, 0.1),
-        case("96 rows: 27 micro-batches would do", 96, 1, 4, 0.1),
-        case("exactly the limit", 36, 1, 5, 0.1),
-        case("too few rows", 64, 4, 8, 0.1),
-        case("no pipeline", 64, 4, 1, 0.1),
-        case("1T: 16 stages", 1024, 8, 16, 0.11),
-    ]
 
 
 FEWEST_SLIPS = {
@@ -48,13 +25,23 @@ FEWEST_SLIPS = {
 }
 
 
-@exercise(
+@on_paper(
     "Micro-batches for a small bubble",
-    _fewest,
+    lambda xs, **numbers: [expected_fewest_micro(**numbers) or NOTHING] * len(xs),
     minutes=5,
-    inputs=_pipelines,
-    ranks=(2,),
-    forbids=("collectives",),
+    inputs=lambda n: [
+        Case([()] * n, about, {"rows": rows, "data": data, "pipe": pipe, "most": most})
+        for about, rows, data, pipe, most in (
+            ("64 rows, 4 stages, half the time", 64, 1, 4, 0.5),
+            ("two copies", 64, 2, 4, 0.1),
+            ("8 stages, 10 %, 256 rows, 4 copies", 256, 4, 8, 0.1),
+            ("96 rows: 27 micro-batches would do", 96, 1, 4, 0.1),
+            ("exactly the limit", 36, 1, 5, 0.1),
+            ("too few rows", 64, 4, 8, 0.1),
+            ("no pipeline", 64, 4, 1, 0.1),
+            ("1T: 16 stages", 1024, 8, 16, 0.11),
+        )
+    ],
     slips=FEWEST_SLIPS,
 )
 def fewest_micro(rows, data, pipe, most):
@@ -81,7 +68,7 @@ def fewest_micro(rows, data, pipe, most):
 def expected_what_is_wrong(
     gpus: int, per_host: int, heads: int, layers: int, rows: int, data: int, tensor: int, pipe: int, micro: int
 ) -> list[str]:
-    """What the exercise of this name asks for."""
+    """Work out what the exercise of this name asks for."""
     faults = {
         "gpus": data * tensor * pipe != gpus,
         "heads": heads % tensor != 0,
@@ -125,13 +112,11 @@ WRONG_SLIPS = {
 }
 
 
-@exercise(
+@on_paper(
     "What is wrong with this plan?",
     lambda xs, **numbers: [expected_what_is_wrong(**numbers)] * len(xs),
     minutes=6,
     inputs=_meshes,
-    ranks=(2,),
-    forbids=("collectives",),
     slips=WRONG_SLIPS,
 )
 def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro):

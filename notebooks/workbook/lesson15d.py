@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,9 @@ from workbook.tools.events import slowest
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import torch
+
+
+on_paper = partial(exercise, counts_memory=False, promises=(Calls(0),))
 
 
 def _served(xs: Sequence[Any]) -> list[Any]:
@@ -48,15 +52,7 @@ def _queues(n: int) -> list[Case]:
     ]
 
 
-@exercise(
-    "One link, first come, first served",
-    _served,
-    minutes=8,
-    inputs=_queues,
-    tolerance=1e-9,
-    counts_memory=False,
-    promises=(Calls(0),),
-)
+@on_paper("One link, first come, first served", _served, minutes=8, inputs=_queues, tolerance=1e-9)
 def served(arrives, takes):
     """Return the moment at which each message has passed the link.
 
@@ -100,15 +96,13 @@ def _clusters(n: int) -> list[Case]:
     ]
 
 
-@exercise(
+@on_paper(
     "How long does a hierarchical all-reduce take?",
     _hierarchical,
     minutes=8,
     difficulty=2,
     inputs=_clusters,
     tolerance=1e-9,
-    counts_memory=False,
-    promises=(Calls(0),),
 )
 def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     """Return the seconds that a hierarchical all-reduce takes.
@@ -132,20 +126,22 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     return inside + between
 
 
-def _jobs(n: int) -> list[Case]:
-    asked = [("one rank waits for nobody", 1.0, 1), ("two ranks", 0.02, 2), ("10 ranks", 3.0, 10)]
-    asked += [("1,000 ranks", 0.02, 1000), ("100,000 ranks", 0.02, 100_000), ("no hiccups", 0.0, 64)]
-    return [Case([()] * n, about, {"hiccup": hiccup, "ranks": ranks}) for about, hiccup, ranks in asked]
-
-
-@exercise(
+@on_paper(
     "How long does an average rank wait for the slowest?",
     lambda xs, hiccup, ranks: [hiccup * (slowest.harmonic(ranks) - 1)] * len(xs),
     minutes=4,
-    inputs=_jobs,
+    inputs=lambda n: [
+        Case([()] * n, about, {"hiccup": hiccup, "ranks": ranks})
+        for about, hiccup, ranks in (
+            ("one rank waits for nobody", 1.0, 1),
+            ("two ranks", 0.02, 2),
+            ("10 ranks", 3.0, 10),
+            ("1,000 ranks", 0.02, 1000),
+            ("100,000 ranks", 0.02, 100_000),
+            ("no hiccups", 0.0, 64),
+        )
+    ],
     tolerance=1e-9,
-    counts_memory=False,
-    promises=(Calls(0),),
 )
 def expected_wait(hiccup, ranks):
     """Return the seconds that a rank waits for the slowest, on average.
@@ -162,29 +158,24 @@ def expected_wait(hiccup, ranks):
     return hiccup * sum(1 / k for k in range(2, ranks + 1))
 
 
-def _savers(n: int) -> list[Case]:
-    hour, year = 3600.0, 8766 * 3600.0
-
-    def case(about: str, mtbf: float, ranks: int, save: float, step: float) -> Case:
-        return Case([()] * n, about, {"mtbf": mtbf, "ranks": ranks, "save": save, "step": step})
-
-    return [
-        case("16,384 ranks", 5 * year, 16_384, 60.0, 5.0),
-        case("100,000 ranks", 5 * year, 100_000, 60.0, 5.0),
-        case("one rank", 5 * year, 1, 60.0, 5.0),
-        case("steps of two minutes", 5 * year, 100_000, 60.0, 120.0),
-        case("a step longer than the best interval", 100 * hour, 10_000, 1.0, 60.0),
-        case("saved in 5 s", 5 * year, 100_000, 5.0, 7.0),
-    ]
+YEAR = 8766 * 3600.0  # in seconds
 
 
-@exercise(
+@on_paper(
     "How often should the job save?",
     lambda xs, mtbf, ranks, save, step: [max(1, round(sqrt(2 * save * mtbf / ranks) / step))] * len(xs),
     minutes=5,
-    inputs=_savers,
-    counts_memory=False,
-    promises=(Calls(0),),
+    inputs=lambda n: [
+        Case([()] * n, about, {"mtbf": mtbf, "ranks": ranks, "save": save, "step": step})
+        for about, mtbf, ranks, save, step in (
+            ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
+            ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
+            ("one rank", 5 * YEAR, 1, 60.0, 5.0),
+            ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
+            ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
+            ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
+        )
+    ],
 )
 def steps_between_checkpoints(mtbf, ranks, save, step):
     """Return the number of training steps between two checkpoints.
@@ -229,15 +220,13 @@ def _orders(n: int) -> list[Case]:
     ]
 
 
-@exercise(
+@on_paper(
     "What does the order of a ring send over the spine?",
     _over_spine,
     minutes=7,
     difficulty=2,
     inputs=_orders,
     tolerance=1e-9,
-    counts_memory=False,
-    promises=(Calls(0),),
 )
 def bytes_over_the_spine(order, leaf, nbytes):
     """Return the bytes that a ring all-reduce sends up to the spine.
