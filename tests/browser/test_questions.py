@@ -13,12 +13,12 @@ from serve import Server
 pytestmark = pytest.mark.browser
 
 IMPORTS = "from labkit import Choose, Predict\nfrom labkit.grading.prediction import Option, Prediction"
-ASKED = """p = Predict(Prediction('q', '99', 'Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
+ASKED = """p = Predict(Prediction('Which?', 'two', 'Two.', (Option('one', 'No.'), Option('two'))))
 p"""
 LONG = """long = 'an option that goes on for long, ' * 6
 options = Option(long), Option('b' + long, 'No.'), Option('c', 'No.')
-Predict(Prediction('q', '99', 'Which? ' * 30, long, 'So.', options))"""
-NUMBER = """n = Predict(Prediction('q', '99', 'How much?', 24, 'Six of 4 MiB.', unit='MiB'))
+Predict(Prediction('Which? ' * 30, long, 'So.', options))"""
+NUMBER = """n = Predict(Prediction('How much?', 24, 'Six of 4 MiB.', unit='MiB'))
 n"""
 TABLE = 'twelve = Choose("twelve_situations")\ntwelve'
 HELD_BACK = """def until_open(change):  # the first choice keeps the kernel busy until somebody opens the gate
