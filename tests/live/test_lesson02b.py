@@ -312,7 +312,7 @@ def test_without_mpi_the_cell_says_so(lab, monkeypatch, capsys):
     from labkit.cluster.magic import PictureMagics
 
     monkeypatch.setattr(mpi, "missing", lambda: "MPI is not installed (the packages mpi4py and mpich).")
-    magics = PictureMagics(None, None, None, None)
+    magics = PictureMagics(None, None, None, mpi.show)
     magics.mpi("4", TOLD)
     said = capsys.readouterr().out
     assert said.startswith("MPI is not installed (the packages mpi4py and mpich). This cell has done nothing. ")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.content import exercises, predictions
+from labkit.content import exercises, predictions, series
 from tests.live.lesson_cells import run_cells
 from tests.notebooks import FOLDER
 from tests.scripts import LIMIT, printed
@@ -167,12 +167,12 @@ def test_the_recorder_tells_the_lines_of_swapped_calls_apart(lab: labkit.Lab):
 
 def test_the_exam_has_five_programs_with_two_diagnoses_each():
     exam = [e.name for e in exercises.every().values() if e.lesson == "14c"]
-    asked = [part.name for part in predictions.find_series("exam_diagnosis").parts]
+    asked = [part.name for part in series.find("exam_diagnosis").parts]
     assert len(exam) == 5
     assert asked == [f"exam_{letter}_{what}" for letter in "abcde" for what in ("does", "because")]
     letters = [
         letter
-        for part in predictions.find_series("exam_diagnosis").parts
+        for part in series.find("exam_diagnosis").parts
         for letter, option in part.lettered
         if option.text == part.answer
     ]
@@ -180,7 +180,7 @@ def test_the_exam_has_five_programs_with_two_diagnoses_each():
 
 
 def test_no_option_for_a_cause_gives_away_what_the_program_does_or_stands_out_by_its_length():
-    for part in predictions.find_series("exam_diagnosis").parts:
+    for part in series.find("exam_diagnosis").parts:
         if part.name.endswith("because"):
             lengths = [len(option.text) for option in part.options]
             assert max(lengths) <= 1.6 * min(lengths), part.name
@@ -203,11 +203,9 @@ def test_no_option_for_a_cause_gives_away_what_the_program_does_or_stands_out_by
     ],
 )
 def test_a_program_of_the_exam_does_what_the_answer_says(lab: labkit.Lab, letter: str, name: str, state: str):
-    lab.run(exercises.every()[name].specimen)
+    lab.run(exercises.find(name).stub.removeprefix("%%px\n"))
     assert lab.check(name).state == state
-    (answer,) = [
-        part.answer for part in predictions.find_series("exam_diagnosis").parts if part.name == f"exam_{letter}_does"
-    ]
+    (answer,) = [part.answer for part in series.find("exam_diagnosis").parts if part.name == f"exam_{letter}_does"]
     means = {"deadlock": "wait for ever", "raises": "raises an error", "wrong": "end well,"}
     assert means[state] in str(answer)
 
@@ -284,7 +282,7 @@ def test_without_labkit_a_rank_that_says_nothing_is_named_and_what_an_older_run_
 
 def nccl(name: str) -> str:
     """The answer to one of the questions about what was recorded on a GPU."""
-    (part,) = [part for part in predictions.find_series("clinic_nccl").parts if part.name == name]
+    (part,) = [part for part in series.find("clinic_nccl").parts if part.name == name]
     return str(part.answer)
 
 

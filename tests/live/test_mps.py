@@ -72,7 +72,7 @@ def test_ranks_that_share_a_gpu_run_under_a_daemon_which_ends_with_the_lab(log):
 def test_the_daemon_ends_with_a_kernel_that_is_killed(log):
     with Notebook() as notebook:
         notebook.value(
-            "from labkit.cluster import memory_check\nmemory_check.CUDA = room.RANK\nfrom labkit import start"
+            "from labkit.cluster import memory_check\nmemory_check.CUDA = memory_check.RANK\nfrom labkit import start"
         )
         trace = Trace.of(notebook.value("lab = start(2)\nlab.address").strip("'"))
         assert len(log("client")) == 2

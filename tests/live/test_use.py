@@ -143,7 +143,11 @@ def test_a_kept_version_that_no_longer_works_gives_way_to_the_workbooks(lab, sol
 def test_an_unchanged_specimen_is_shown_at_fault_and_is_no_attempt(lab, monkeypatch):
     from dataclasses import replace
 
-    broken = replace(exercises.find(NAME), specimen='def hello_sum(x):\n    """Return it."""\n    return x\n')
+    def unsummed(x):
+        """Return it."""
+        return x
+
+    broken = replace(exercises.find(NAME), specimen=unsummed)
     monkeypatch.setitem(exercises.every(), NAME, broken)
     assert "Repair it in the cell below, run that, then" in repr(lab.exercise(NAME))
     lab.run(broken.stub.removeprefix("%%px\n"))
