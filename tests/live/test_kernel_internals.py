@@ -161,6 +161,7 @@ def test_where_a_loop_runs_a_cluster_is_asked_on_a_thread_which_can_be_ended(lab
 
     assert {"client", "engine"} <= asyncio.run(ask()).keys()
     thread = cluster._async_thread
-    internals.end_loop(cluster)
+    internals.end_loop(cluster)  # which waits for a moment: on busy cores the thread needs longer
+    thread.join(SOON)
     assert not thread.is_alive()
     assert {"client", "engine"} <= internals.connection_info(cluster).keys()
