@@ -45,8 +45,6 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
     """
     right = exercise.function
     assert right is not None
-    versions = {why: _edited(exercise, old, new) for why, (old, new) in exercise.slips.items()}
-    cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
 
     def same(out: Any, version: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
         try:
@@ -57,6 +55,8 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
     def called(*args: Any, **options: Any) -> Any:
         out = theirs(*args, **options)
         if off := judge.first_difference(out, right(*args, **options), 1e-6):
+            versions = {why: _edited(exercise, old, new) for why, (old, new) in exercise.slips.items()}
+            cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
             earlier = cases[: cases.index((args, options))] if (args, options) in cases else []
             shown = [(a, right(*a, **o), o) for a, o in earlier]
             _tell(

@@ -14,7 +14,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from labkit.grading.exercise import Exercise
-from labkit.rank import known_mistakes
+from labkit.rank import cell_names, known_mistakes
 
 _loaded: list[ModuleType] = []
 
@@ -26,8 +26,6 @@ class _OnRank(SourceFileLoader):
         return compile(self.get_data(self.path), self.path, "exec", dont_inherit=True, optimize=0)
 
     def exec_module(self, module: ModuleType) -> None:
-        from labkit.rank import cell_names
-
         vars(module).update({name: value for name, value in vars(cell_names).items() if name in cell_names.__all__})
         _loaded.append(module)
         super().exec_module(module)
@@ -35,14 +33,12 @@ class _OnRank(SourceFileLoader):
 
 def find(module: str, name: str, space: Mapping[str, Any]) -> Exercise:
     """The exercise of this name, as a rank has it; its functions see this `space`'s rank, world_size and device."""
-    from labkit.rank import cell_names
-
     package = importlib.import_module(module.rpartition(".")[0])
-    for folder in package.__path__:
-        if module not in sys.modules:
+    if module not in sys.modules:
+        for folder in package.__path__:
             sys.path_importer_cache[folder] = FileFinder(folder, (_OnRank, SOURCE_SUFFIXES))
     found = vars(importlib.import_module(module))[name]
-    for each in (cell_names, *_loaded):  # `seen`: for those that a function imports later
+    for each in (cell_names, *_loaded):  # the first for modules that a function imports later
         vars(each).update({name: space[name] for name in ("rank", "world_size", "device")})
     assert isinstance(found, Exercise)
     return found
