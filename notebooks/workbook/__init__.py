@@ -10,6 +10,7 @@ TOOLS: dict[str, str] = {
     "Phrasebook": "phrasebook.face:Phrasebook",
     "Planner": "planning.planner:Planner",
     "WhatIf": "whatif.face:WhatIf",
+    "draw": "draw:draw",
     "mpi": "mpi:show",
 }
 METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
