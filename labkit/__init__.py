@@ -14,7 +14,7 @@
       grading/     exercises, questions and inputs; a learner's function held against what it should do: pure
       outcome/     what became of a cell, told in sentences, and why it is stuck: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
-      floor/       what lies under everything: words, errors, files, time limits, ipykernel's private names, source lines
+      floor/       what lies under all: words, errors, files, time limits, ipykernel's private names, source lines
 
 Imports go down only; `floor` lies under everything, and `top` is what stands directly in labkit/, `content` aside:
 

@@ -38,6 +38,8 @@ class Lab(Drawing):
     >>> lab.run("x = torch.ones(2) * rank")
     >>> lab.look("x")
     >>> lab.stop()
+
+    Lessons add methods, such as `lab.race`: `dir(lab)` has all, and `lab.race?` says what one does.
     """
 
     def __init__(self, engines: Engines) -> None:

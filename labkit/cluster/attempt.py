@@ -39,8 +39,8 @@ def attempt(
 
     `seed` is every rank's for random numbers, `most` the bytes that a result may have to be told.
     """
-    calls = [_call(exercise, case, r, seed, most) | {"gradients": mode, "memory": memory} for r in range(case.n)]
-    return _attempt(console, "run", exercise.name, case.n, calls, (), patience, watch)
+    calls = [(_call(exercise, case, r, seed, most) | {"gradients": mode, "memory": memory},) for r in range(case.n)]
+    return _attempt(console, "run", exercise, calls, patience, watch)
 
 
 def attempts(
@@ -57,8 +57,9 @@ def attempts(
     Return the calls that every rank has ended well, without records, and all of it as one run.
     """
     n = cases[0].n
-    calls = [[_call(exercise, c, r, seed, most) for c, seed in zip(cases, seeds, strict=True)] for r in range(n)]
-    ran = _attempt(console, "again", exercise.name, n, calls, (seconds,), seconds + time_limits.RUN, watch)
+    given = [*zip(cases, seeds, strict=True)]
+    calls = [([_call(exercise, case, r, seed, most) for case, seed in given], seconds) for r in range(n)]
+    ran = _attempt(console, "again", exercise, calls, seconds + time_limits.RUN, watch)
     told = [ran.answers[r]["answers"] if r in ran.answers else [] for r in range(n)]
     well = [answers for answers in zip(*told, strict=False) if not any("error" in one for one in answers)]
     return [Attempt(Outcome([RankOutcome(r, answer=one) for r, one in enumerate(answers)])) for answers in well], ran
@@ -81,19 +82,11 @@ def _call(exercise: Exercise, case: Case, rank: int, seed: int, most: int) -> di
 
 
 def _attempt(
-    console: Console,
-    do: str,
-    name: str,
-    n: int,
-    calls: Sequence[Any],
-    more: tuple[Any, ...],
-    patience: float,
-    watch: Watch,
+    console: Console, do: str, exercise: Exercise, calls: Sequence[tuple[Any, ...]], patience: float, watch: Watch
 ) -> Attempt:
-    engines = console.engines
+    engines, n, count = console.engines, len(calls), next(COUNT)
     console.ran = list(range(n))
-    count = next(COUNT)
-    args = {r: (name, n, count, call, *more) for r, call in enumerate(calls)}
+    args = {r: (exercise.name, n, count, *call) for r, call in enumerate(calls)}
     limit = min(patience, max(time_limits.RUN, engines.limit + time_limits.RUN_BEYOND_LIMIT))
     console.outcome = None
     report = console.outcome = engines.call(f"labkit.rank.function.{do}", args, limit, watch)
