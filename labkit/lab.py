@@ -291,10 +291,7 @@ class Lab(Drawing):
         return self._table()._repr_html_() if self.running else None
 
     def _table(self) -> LabTable:
-        engines = self._console.engines
-        dead = engines.dead()
-        rows = [{**row, "state": "dead" if row["rank"] in dead else "alive"} for row in engines.table()]
-        return LabTable(rows, "The ranks of this lab")
+        return LabTable(self._console.engines.table(), "The ranks of this lab")
 
     @property
     def _address(self) -> str:

@@ -249,14 +249,15 @@ class Engines(Ranks):
         raise JoinError(self._why)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one dict a rank, with the memory that it takes now."""
-        memory = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS)
+        """Return one dict a rank, with the memory that it takes now, and whether it lives."""
+        memory, dead = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS), self.dead()
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
             how = gpu_sharing.how(self.gpu.under_mps)
             row["device"] += f" (shared by {on.count(its)} ranks {how})" if on.count(its) > 1 else ""
-        return [{**row, **(memory[row["rank"]] or {})} for row in facts]
+        states = ["dead" if m.rank in dead else "alive" for m in self.members]
+        return [{**row, **(memory[row["rank"]] or {}), "state": its} for row, its in zip(facts, states, strict=True)]
 
 
 def _reason(causes: list[Cause]) -> str:

@@ -133,10 +133,8 @@ class HostAgent:
         """Tell whether no process listens any more where the notebook did: it ended, and no link is down."""
         try:
             socket.create_connection(self.notebook, timeout=time_limits.NOTEBOOK_LOOK).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
     def answer(self, request: dict[str, Any]) -> bool:

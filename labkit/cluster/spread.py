@@ -224,7 +224,7 @@ def spread(
             raise LabError(f"hosts={hosts!r}: the name of a host is a text that does not begin with a dash.")
     else:
         if nodes is None:
-            nodes = _nodes_of_the_job() if kind == "slurm" else 1
+            nodes = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) if kind == "slurm" else 1
         names, counts = ("",) * nodes, (per_node,) * nodes
     for what, values, least in (("nodes", (nodes,), 1), ("ranks of a host", counts, 1)):
         for value in values:
@@ -239,10 +239,6 @@ def spread(
     return replace(wished, hosts=names, counts=counts)
 
 
-def _nodes_of_the_job() -> int:
-    return int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-
-
 def read_profile(name: str) -> tuple[str, int | None, Any]:
     """Return launcher, number of engines and settings of an ipyparallel profile's ipcluster_config.py.
 
@@ -251,6 +247,7 @@ def read_profile(name: str) -> tuple[str, int | None, Any]:
     without a word.
     """
     import ipyparallel as ipp
+    from ipyparallel.cluster.launcher import abbreviate_launcher_class
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
     from traitlets.config.loader import PyFileConfigLoader
@@ -269,11 +266,4 @@ def read_profile(name: str) -> tuple[str, int | None, Any]:
         cluster = ipp.Cluster(profile_dir=where, log_level=50, shutdown_atexit=False)
     except Exception as error:
         raise LabError(f"The profile {name!r} cannot be read ({error}). Mend {where}/ipcluster_config.py.") from error
-    return _kind(cluster.engine_launcher_class), cluster.n, cluster.config
-
-
-def _kind(launcher: Any) -> str:
-    """Return ipyparallel's short name of a launcher's class."""
-    from ipyparallel.cluster.launcher import abbreviate_launcher_class
-
-    return str(abbreviate_launcher_class(launcher)).lower()
+    return abbreviate_launcher_class(cluster.engine_launcher_class).lower(), cluster.n, cluster.config
