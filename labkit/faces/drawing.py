@@ -82,10 +82,9 @@ class Drawing:
         from labkit.show.times import Times
         from labkit.theory import gpu_sharing
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
-            )
+        arguments.quoted(
+            'which times to draw: lab.times("readings"), where every rank has a list of seconds', expressions
+        )
         self._live()
         kept = {}
         for expression in expressions:
@@ -106,10 +105,9 @@ class Drawing:
         """
         from labkit.show.bars import Bars
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer).'
-            )
+        arguments.quoted(
+            'what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer)', expressions
+        )
         return Bars({expression: self.pull(expression) for expression in expressions}, formula)
 
     def histogram(self, *expressions: str) -> Histogram:
@@ -122,14 +120,13 @@ class Drawing:
         """
         from labkit.show.histogram import Histogram
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
-            )
+        arguments.quoted(
+            'which numbers to count: lab.histogram("staleness"), where a rank has a list of them', expressions
+        )
         return Histogram({expression: self._held(expression) for expression in expressions})
 
     def moves(self, window: str) -> Any:
-        """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
+        """Draw what the last cell put into the ranks' windows, added to them and got from them, and by which ranks.
 
         >>> lab.moves("window")           # %%px: window = open_window(4)
         >>> lab.moves("window").lost()    # an update that two ranks made of the same number
@@ -147,7 +144,7 @@ class Drawing:
         return content.tool("Moves")([value for _, value in told])
 
     def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """What each of these ranks has under an expression, without those that lack it."""
+        """Fetch what each of these ranks has under an expression, without those that lack it."""
         self._live()
         answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
         asked = {r: answers[r] for r in (answers if ranks is None else ranks)}

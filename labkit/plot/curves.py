@@ -21,20 +21,17 @@ MARKED = 20  # places of a panel at most that bear a mark
 MARKS = ("o", "s", "^", "D", "v", "p", "P", "X")
 
 Panel = tuple[str, Mapping[int, Sequence[float]], str]  # its heading, each rank's values, and a note
-Against = tuple[str, Mapping[int, Sequence[float]]]  # what an axis says, and where each rank's values lie on it
+Against = tuple[str, Mapping[int, Sequence[float]]]  # an axis's words, and where each rank's values lie on it
 
 
-def axes(panels: Sequence[Panel]) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE * min(ACROSS, len(panels)) + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
-
-
-def draw(ax: Axes, panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = ()) -> Axes:
-    """Draw on axes as `axes` makes them; value i of a line belongs to step `every · (i + 1)`.
+def draw(panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = ()) -> Axes:
+    """Draw the panels on one scale; value i of a line belongs to step `every · (i + 1)`.
 
     With `against`, a panel's values lie where it says instead.
     """
-    _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), WIDE * min(ACROSS, len(panels)))
+    wide = WIDE * min(ACROSS, len(panels))
+    ax = sheet(wide + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
+    _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), wide)
     finite = [v for _, lines, _ in panels for line in lines.values() for v in line if math.isfinite(v)]
     if against:
         reached = [x for _, lines in against for line in lines.values() for x in line]
@@ -51,12 +48,12 @@ def draw(ax: Axes, panels: Sequence[Panel], every: int = 1, against: Sequence[Ag
 
 
 def steps(count: int, every: int = 1) -> list[float]:
-    """The steps that so many values belong to, one kept after each `every` of them."""
+    """Return the steps that so many values belong to, one kept after each `every` of them."""
     return [float(every * (i + 1)) for i in range(count)]
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers, four to seven of them, that enclose low and high.
+    """Return round numbers, four to seven of them, that enclose low and high.
 
     >>> ticks(2.5, 3.6), ticks(5, 100)
     ([2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6], [0.0, 20.0, 40.0, 60.0, 80.0, 100.0])
@@ -70,7 +67,7 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
-    """As many ranks as there is room for, and the last."""
+    """Name as many ranks as there is room for, and the last."""
     x = MARGIN
     for r in ranks:
         ax.plot([x, x + 0.7], [0.5, 0.5], color=stroke(r), linewidth=1.6)
@@ -85,7 +82,7 @@ def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
 def frame(
     ax: Axes, box: tuple[float, float, float, float], across: Sequence[float], up: Sequence[float], what: str
 ) -> Callable[[float, float], tuple[float, float]]:
-    """Draw a grid with its figures in a box (left, right, top, bottom); returns where a point lies in it."""
+    """Draw a grid with its figures in a box (left, right, top, bottom), and return where a point lies in it."""
     left, right, top, bottom = box
 
     def place(along: float, value: float) -> tuple[float, float]:
@@ -113,7 +110,7 @@ def frame(
 
 
 def figure(along: float) -> str:
-    """A number on an axis: seconds, steps, samples.
+    """Write a number on an axis: seconds, steps, samples.
 
     >>> figure(0.013), figure(60), figure(24000), figure(2.5e12)
     ('0.013', '60', '24,000', '2.5e+12')

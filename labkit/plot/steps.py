@@ -37,7 +37,7 @@ class Arrow:
 
     @property
     def next_door(self) -> bool:
-        """Whether it goes to a neighbour in the picture, and need not go around anybody."""
+        """Whether it goes to a neighbour in the picture, and need not go around other ranks."""
         return abs(self.src[0] - self.dst[0]) == 1
 
 
@@ -50,7 +50,7 @@ class Slot:
 
     @property
     def length(self) -> int:
-        """How many chunks it has at most."""
+        """The number of chunks that it has at most."""
         return max((len(tiles) for tiles in self.tiles), default=0)
 
 
@@ -64,17 +64,17 @@ class Picture:
 
     @property
     def ranks(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return max((len(slot.tiles) for slot in self.slots), default=0)
 
 
 def lanes(picture: Picture) -> int:
-    """How many arrows go around ranks, each in a lane of its own."""
+    """Count the arrows that go around ranks, each in a lane of its own."""
     return sum(not a.next_door for a in picture.arrows)
 
 
 def margin(pictures: Sequence[Picture]) -> float:
-    """How far from the edge rank 0 stands: more than LEFT where an arrow that comes around to it would cross a name."""
+    """Return how far from the edge rank 0 stands: more than LEFT where an arrow around to it would cross a name."""
     found = [LEFT]
     for picture in pictures:
         for lane, arrow in enumerate(a for a in picture.arrows if not a.next_door):
@@ -84,16 +84,17 @@ def margin(pictures: Sequence[Picture]) -> float:
     return max(found)
 
 
-def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
-    """Axes for several pictures, `across` beside one another, each with at least `room` lanes and a `left` margin."""
-    width, heights = _sizes(pictures, across, room, left)
-    return sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
+def draw(pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
+    """Draw pictures, `across` beside one another, each with at least `room` lanes and a `left` margin.
 
-
-def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
-    """Draw pictures on axes as `axes` makes them, row by row, y downwards."""
-    width, heights = _sizes(pictures, across, room, left)
+    A row of them is as high as its highest one.
+    """
     inner = max(left, margin(pictures))
+    width = inner + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
+    under = LANE * max(room, *map(lanes, pictures))
+    high = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
+    heights = [max(high[i : i + across]) for i in range(0, len(high), across)]
+    ax = sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
     pen = Pen(ax)
     for i, picture in enumerate(pictures):
         row, column = divmod(i, across)
@@ -102,20 +103,12 @@ def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0, 
     return ax
 
 
-def _sizes(pictures: Sequence[Picture], across: int, room: int, left: float) -> tuple[float, list[float]]:
-    """The width of a picture, and the height of each row of them: that of its highest one."""
-    under = LANE * max(room, *map(lanes, pictures))
-    heights = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
-    width = max(left, margin(pictures)) + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
-    return width, [max(heights[i : i + across]) for i in range(0, len(heights), across)]
-
-
 def _name(slot: Slot) -> str:
     return shortened(slot.name, LEFT - 0.5, 8, mono=True)
 
 
 def _out(lane: int) -> float:
-    """How far beside a rank an arrow that goes around turns."""
+    """Return how far beside a rank an arrow that goes around turns."""
     return 0.3 + 0.12 * (lane % 5)
 
 
@@ -152,7 +145,7 @@ def _draw(ax: Axes, pen: Pen, picture: Picture, edge: float, top: float, inner: 
 
 
 def _outline(ax: Axes, at: tuple[float, float], chunks: int) -> None:
-    """What is sent stands out, as one piece however many chunks it has."""
+    """Outline what is sent, as one piece however many chunks it has."""
     height = TILE + (chunks - 1) * PITCH
     box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, height, boxstyle="round,pad=0,rounding_size=0.14")
     box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
@@ -177,7 +170,7 @@ def _straight(ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: t
 def _around(
     ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: tuple[float, float], y: float, lane: int
 ) -> None:
-    """Out at the right, under the ranks between, in at the left: or the other way, if that is shorter."""
+    """Draw an arrow out at the right, under the ranks between, and in at the left."""
     (a, ya), (b, yb) = src, dst
     out = _out(lane)
     corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]

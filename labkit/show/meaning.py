@@ -1,4 +1,4 @@
-"""What a function should do to an input, as tiles: each result with its value and where it comes from."""
+"""Draw what a function should do to an input, as tiles: each result with its value and where it comes from."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Means = Callable[..., Sequence[Any]]
 
 
 def before(case: Case) -> Rows:
-    """What every rank brings, in its colour."""
+    """Return what every rank brings, in its colour."""
     return [_row(x, [Origin(r, i) for i in range(judge.size(x))]) for r, x in enumerate(case.xs)]
 
 
 def after(means: Means, case: Case, wants: Sequence[Any], beside: Sequence[Any] | None = None) -> Rows:
-    """What every rank should end with; coloured by origin where tokens can be fed through the meaning.
+    """Return what every rank should end with; coloured by origin where tokens can be fed through the meaning.
 
     `beside` is what ranks ended with: what differs from it has digits enough to show that.
     """
@@ -44,7 +44,7 @@ def after(means: Means, case: Case, wants: Sequence[Any], beside: Sequence[Any] 
 
 
 def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tuple[int, int]]]]:
-    """Which of the inputs' numbers each drawn tile of a result depends on, a row a rank; none where nobody knows."""
+    """Return the inputs' numbers that each drawn tile of a result depends on, a row a rank; none where unknown."""
     origins = tracing.origins(means, case, wants) or []
     return [[set(o.counts) for o in (row or [])[:MOST]] for row in origins]
 
@@ -52,7 +52,7 @@ def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tup
 def _row(
     value: Any, origins: Sequence[Origin] | None, values: Values | None = None, beside: Any = None
 ) -> list[list[Tile]]:
-    """The tiles of one rank; the entries of a list stand apart."""
+    """Return the tiles of one rank; the entries of a list stand apart."""
     if value is None or isinstance(value, judge.Sentinel):
         return [[Tile(words(value), kind="empty")]]
     flat = leaves(value)
@@ -66,7 +66,7 @@ def _row(
 
 
 def parts(value: Any) -> list[int]:
-    """How many elements stand together: those of a list's entry, of a matrix's row.
+    """Return how many elements stand together: those of a list's entry, of a matrix's row.
 
     >>> parts([np.ones(2), np.ones((2, 3))]), parts([1, 2])
     ([2, 3, 3], [2])
@@ -79,7 +79,7 @@ def parts(value: Any) -> list[int]:
 
 
 def shapes(xs: Sequence[Any]) -> list[str]:
-    """A note on the inputs' shapes, where some have more than one dimension: a row of tiles does not show them."""
+    """Return a note on the inputs' shapes, where some have several dimensions: a row of tiles does not show them."""
     each = [arrays(x) for x in xs]
     if all(a.ndim < 2 for mine in each for a in mine):
         return []
@@ -94,7 +94,7 @@ def _tile(value: Any, origin: Origin | None, values: Values | None, beside: Any)
 
 
 def _kind(value: Any, origin: Origin, values: Values | None) -> str:
-    """How the sources were put together, told by the numbers."""
+    """Tell by the numbers how the sources were put together."""
     if len(origin.counts) == 1 and set(origin.counts.values()) == {1}:
         return "copy"
     if values is None or not isinstance(value, (int, float)):
@@ -107,13 +107,13 @@ def _kind(value: Any, origin: Origin, values: Values | None) -> str:
 
 
 def others(value: Any, beside: Any) -> Sequence[Any]:
-    """For each entry of a value the one in its place of another, None where they are not equally long."""
-    alike = hasattr(beside, "__len__") and not isinstance(beside, (str, dict)) and getattr(beside, "shape", None) != ()
-    return list(beside) if alike and len(beside) == len(value) else [None] * len(value)
+    """Return for each entry of a value the one in its place of another, None where they are not equally long."""
+    row = hasattr(beside, "__len__") and not isinstance(beside, (str, dict)) and getattr(beside, "shape", None) != ()
+    return list(beside) if row and len(beside) == len(value) else [None] * len(value)
 
 
 def words(value: Any, beside: Any = None) -> str:
-    """A value in as few characters as a tile has room for; in more where it looks like another one, and differs.
+    """Write a value in as few characters as a tile has room for; in more where it looks like another, and differs.
 
     >>> words(100000000.0), words(2.0), words("ring"), words(judge.ANY), words(2.95e10, 3e10)
     ('1e+08', '2', 'ring', 'any', '2.95e+10')

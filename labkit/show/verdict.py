@@ -65,24 +65,19 @@ class Verdict:
     ) -> None:
         self.name = exercise.name
         self._exercise = exercise
-        self.state = finding.state
-        self.right = finding.right
-        self.says = list(finding.says)
         self._finding = finding
-        self.score = finding.score
-        self._costs = self._counted(exercise, finding, best)
+        self.state, self.right, self.score = finding.state, finding.right, finding.score
+        self.says = list(finding.says)
+        self._costs: score.Costs | None = None
+        if finding.score is not None and finding.state != "forbidden":
+            least = finding.score.least(exercise)
+            self._costs = score.Costs(finding.score, least, best, finding.state != "not as asked")
         self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
 
     @property
     def ok(self) -> bool:
         """Whether the function is right, within its budget, and does it as the card asks."""
         return self.state == "right"
-
-    def _counted(self, exercise: Exercise, finding: Finding, best: Mapping[str, Any] | None) -> score.Costs | None:
-        """What it cost, where that is known, and where the exercise lets it be done like that."""
-        if finding.score is None or finding.state == "forbidden":
-            return None
-        return score.Costs(finding.score, finding.score.least(exercise), best, finding.state != "not as asked")
 
     @property
     def head(self) -> str:
@@ -119,7 +114,7 @@ class Verdict:
 
     @property
     def _rows(self) -> list[str]:
-        """What came and what should have come, in text."""
+        """What came and what should have come, in text, a line a rank."""
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []
@@ -133,7 +128,7 @@ class Verdict:
 
     @cached_property
     def _picture(self) -> tuple[bytes, str] | None:
-        """SVG and the same in words."""
+        """The picture as SVG, and the same in words."""
         f = self._finding
         if f.state == "deadlock" and f.records and all(f.records):
             waits = Waits(f.records, f.report)
@@ -141,13 +136,12 @@ class Verdict:
             return shown.svg, shown.alt
         if f.state != "wrong" or not f.outs or f.case is None:
             return None
-        drawing = _drawing(self._exercise, f)
         alt = " ".join([f"What {self.name} does {setting(f.case)}.", *self._rows])
-        return svg.svg(picture.draw(picture.axes(drawing), drawing)), alt
+        return svg.svg(picture.draw(_drawing(self._exercise, f))), alt
 
 
 def _drawing(exercise: Exercise, f: Finding) -> Drawing:
-    """Input, result and right answer of every rank, around the first place that differs."""
+    """Draw input, result and right answer of every rank, around the first place that differs."""
     assert f.case is not None, "a wrong result has an input"
     start = _start(f)
     outs = [judge.in_order(out, want) for out, want in zip(f.outs, f.want, strict=True)]
@@ -156,16 +150,15 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
         rows = [_traced(row, f.origins[r]) for r, row in enumerate(rows)]
     given = [_apart(row, out, start) for row, out in zip(rows, outs, strict=True)]
     should = [_apart(_tiles(want, start, beside=outs[r]), want, start) for r, want in enumerate(f.want)]
+    titles = ["input", f"{exercise.name} gives", "it should give"]
     if f.gradient or f.kept:
         titles = ["input", f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"]
         columns = [meaning.before(f.case), given, should]
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
         brought = [[_tiles(x, start if alike else 0, rank=r)] for r, x in enumerate(f.case.xs)]
-        titles = ["input", f"{exercise.name} gives", "it should give"]
         columns = [brought, given, should]
     else:
-        titles = ["input", f"{exercise.name} gives", "it should give"]
         columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want, outs)]
     called = [f"Called with {options(f.case)}."] if f.case.options and not f.case.size else []
     notes = [*called, *meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
@@ -173,20 +166,20 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
 
 
 def _start(f: Finding) -> int:
-    """The first element that is drawn: a long result is shown around its first difference."""
+    """Return the first element that is drawn: a long result is shown around its first difference."""
     longest = max(map(judge.size, [*f.outs, *f.want]), default=0)
     place = min((d.place for d in f.wrong.values() if d.place >= 0), default=0)
     return max(0, place - 3) if longest > meaning.MOST else 0
 
 
 def _apart(tiles: list[Tile], value: Any, start: int) -> list[list[Tile]]:
-    """The rows of a matrix and the entries of a list apart, where all of them are drawn."""
+    """Put the rows of a matrix and the entries of a list apart, where all of them are drawn."""
     sizes = [] if start else meaning.parts(value)
     return grouped(tiles, sizes) if sum(sizes) == len(tiles) else [tiles]
 
 
 def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
-    """The tiles with the colours of the ranks that they came from."""
+    """Give the tiles the colours of the ranks that they came from."""
     traced = []
     for i, tile in enumerate(tiles):
         known = i < len(origins) and tile.kind == "plain" and origins[i].counts
@@ -198,7 +191,7 @@ def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
 def _tiles(
     value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False, beside: Any = None
 ) -> list[Tile]:
-    """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined.
+    """Return a row of tiles from an element on: in the colour of a rank, or with what is wrong outlined.
 
     What differs from the element `beside`, or of a wrong result from what is wanted, has digits enough to show it.
     """
@@ -218,15 +211,13 @@ def _tiles(
 
 
 def options(case: Case) -> str:
-    """What a call is given by name: "parameters=7.5e+09, gpus=64, stage=3"."""
-    given = case.options.items()
-    return (
-        ", ".join(f"{k}={v:g}" if isinstance(v, float) and v > 1e6 else f"{k}={v}" for k, v in given) or "no argument"
-    )
+    """Write what a call is given by name: "parameters=7.5e+09, gpus=64, stage=3"."""
+    large = {k: f"{v:g}" if isinstance(v, float) and v > 1e6 else v for k, v in case.options.items()}
+    return ", ".join(f"{k}={v}" for k, v in large.items()) or "no argument"
 
 
 def written(value: Any, beside: Any = None) -> str:
-    """A value in one line, cut where it is long; what differs from `beside` in its place has digits enough to show it.
+    """Write a value in one line, cut where it is long; what differs from `beside` has digits enough to show it.
 
     >>> written([1.0, 2.95e10], [1.0, 3.0e10])
     '[1, 2.95e+10]'
