@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -71,7 +72,7 @@ def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
     x = MARGIN
     for r in ranks:
         ax.plot([x, x + 0.7], [0.5, 0.5], color=stroke(r), linewidth=1.6)
-        _mark(ax, x + 0.35, 0.5, r)
+        mark(ax, x + 0.35, 0.5, r, color(r), 0.6)
         write(ax, x + 0.85, 0.5, f"rank {r}", 8, align="left")
         x += 1.25 + extent(f"rank {r}", 8)
         if x > room - 2 and r != ranks[-1]:
@@ -128,19 +129,28 @@ def _panel(
     write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
     place = frame(ax, (left, right, y + TOP, y + BOTTOM), across, up, what)
     for nth, (r, line) in enumerate(sorted(lines.items())):
-        places = [
-            place(along, v) if math.isfinite(v) else (math.nan, math.nan)
-            for along, v in zip(where[r], line, strict=True)
-        ]
+        places = points(place, where[r], line)
         ax.plot(*zip(*places, strict=True), color=stroke(r), linewidth=1.6, zorder=2)
         gap = math.ceil(len(places) / MARKED)
         for i, (across_, level) in enumerate(places[gap - 1 :: gap]):
             if i % len(lines) == nth and math.isfinite(level):
-                _mark(ax, across_, level, r)
+                mark(ax, across_, level, r, color(r), 0.6)
 
 
-def _mark(ax: Axes, x: float, y: float, r: int) -> None:
-    ax.plot(
-        [x], [y], marker=MARKS[r % len(MARKS)], markersize=6, color=color(r), markeredgecolor=INK,
-        markeredgewidth=0.6, zorder=4,
-    )  # fmt: skip
+def points(
+    place: Callable[[float, float], tuple[float, float]], xs: Sequence[float], ys: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Return where a line's points lie; one whose value is not finite is a gap."""
+    return [place(x, y) if math.isfinite(y) else (math.nan, math.nan) for x, y in zip(xs, ys, strict=True)]
+
+
+def mark(ax: Axes, x: float, y: float, nth: int, fill: str, edge: float) -> None:
+    """Draw the n-th line's mark."""
+    look: dict[str, Any] = {
+        "markersize": 6,
+        "color": fill,
+        "markeredgecolor": INK,
+        "markeredgewidth": edge,
+        "zorder": 4,
+    }
+    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], **look)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
@@ -126,18 +127,21 @@ def _inside(ax: Axes, x: float, top: float, words: str, ink: str, align: Align, 
 def _rectangle(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], of: str, wrong: bool = False) -> None:
     """Draw a span's box; one of a backward pass is hatched."""
     face, hatch = PASSES[of]
-    where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
     if hatch:
-        ax.add_artist(Rectangle(*where, facecolor=face, edgecolor=EDGE, hatch=hatch, linewidth=0, zorder=3))
+        _area(ax, xs, ys, facecolor=face, edgecolor=EDGE, hatch=hatch, linewidth=0, zorder=3)
         face = "none"
-    narrow = where[1] < 3 * LEAST
+    narrow = xs[1] - xs[0] < 3 * LEAST
     edge, width = (WRONG, 1.6) if wrong else (INK, 0.3 if narrow else 0.6)
-    ax.add_artist(Rectangle(*where, facecolor=face, edgecolor=edge, linewidth=width, zorder=4))
+    _area(ax, xs, ys, facecolor=face, edgecolor=edge, linewidth=width, zorder=4)
+
+
+def _area(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], **look: Any) -> None:
+    ax.add_artist(Rectangle((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0], **look))
 
 
 def _strip(ax: Axes, a: float, b: float, y: float) -> None:
     """Draw the line along which the rank itself stands."""
-    ax.add_artist(Rectangle((a, y), max(b - a, 0.02), STRIP, facecolor=INK, edgecolor="none", zorder=5))
+    _area(ax, (a, max(b, a + 0.02)), (y, y + STRIP), facecolor=INK, edgecolor="none", zorder=5)
 
 
 def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
@@ -150,17 +154,14 @@ def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
     for a, b, look in bar.pieces:
         _piece(ax, (a, b), (low, high), look)
     edge, width = (WRONG, 1.6) if bar.op.error else (INK, 0.5)
-    where = ((bar.start, low), bar.end - bar.start, high - low)
-    ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=edge, linewidth=width, zorder=10))
+    _area(ax, (bar.start, bar.end), (low, high), facecolor="none", edgecolor=edge, linewidth=width, zorder=10)
 
 
 def _piece(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], look: str) -> None:
-    where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
-    if look not in HATCHES:
-        paint = HIDDEN if look == "hidden" else EXPOSED
-        ax.add_artist(Rectangle(*where, facecolor=paint, edgecolor="none", zorder=4))
-        return
-    ax.add_artist(Rectangle(*where, facecolor=PAGE, edgecolor=EXPOSED, hatch=HATCHES[look], linewidth=0.6, zorder=5))
+    if look in HATCHES:
+        _area(ax, xs, ys, facecolor=PAGE, edgecolor=EXPOSED, hatch=HATCHES[look], linewidth=0.6, zorder=5)
+    else:
+        _area(ax, xs, ys, facecolor=HIDDEN if look == "hidden" else EXPOSED, edgecolor="none", zorder=4)
 
 
 def _label(ax: Axes, bar: Bar, y: float) -> None:
@@ -236,5 +237,4 @@ def _sample(ax: Axes, what: str, x: float, y: float) -> None:
         write(ax, x + 0.25, y, "1, 2", 8)
     else:
         _piece(ax, xs, ys, what)
-        where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
-        ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=6))
+        _area(ax, xs, ys, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=6)

@@ -12,7 +12,7 @@ from itertools import groupby
 
 from matplotlib.axes import Axes
 
-from labkit.plot.curves import MARKS, frame, ticks
+from labkit.plot.curves import MARKS, frame, mark, points, ticks
 from labkit.plot.sheet import extent, sheet, shortened, write
 from labkit.plot.svg import FAINT, INK, PAGE
 
@@ -50,7 +50,7 @@ def draw(lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
     for nth, line in enumerate(lines):
         y = ROW * (nth + 0.6)
         _stroke(ax, [(LEFT, y), (LEFT + SAMPLE, y)], nth)
-        _mark(ax, LEFT + SAMPLE / 2, y, nth)
+        mark(ax, LEFT + SAMPLE / 2, y, nth, PAGE, 1)
         _words(ax, line, y)
         if line.band is not None:
             low_high = [*zip(line.xs, *line.band, strict=True)]
@@ -59,11 +59,10 @@ def draw(lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
                     pairs = [(place(x, a), place(x, b)) for x, a, b in part]
                     around = [low for low, _ in pairs] + [high for _, high in reversed(pairs)]
                     ax.fill(*zip(*around, strict=True), facecolor=INK, alpha=0.13, linewidth=0, zorder=1)
-        gap = math.nan, math.nan
-        places = [place(x, v) if math.isfinite(v) else gap for x, v in zip(line.xs, line.ys, strict=True)]
+        places = points(place, line.xs, line.ys)
         _stroke(ax, places, nth)
         for i in _marked([x for x, _ in places], nth / len(lines)):
-            _mark(ax, *places[i], nth)
+            mark(ax, *places[i], nth, PAGE, 1)
     return ax
 
 
@@ -88,10 +87,3 @@ def _marked(xs: Sequence[float], shift: float) -> list[int]:
 
 def _stroke(ax: Axes, places: Sequence[tuple[float, float]], nth: int) -> None:
     ax.plot(*zip(*places, strict=True), color=INK, linewidth=1.5, linestyle=DASHES[nth % len(DASHES)], zorder=2)
-
-
-def _mark(ax: Axes, x: float, y: float, nth: int) -> None:
-    ax.plot(
-        [x], [y], marker=MARKS[nth % len(MARKS)], markersize=6, color=PAGE, markeredgecolor=INK, markeredgewidth=1,
-        zorder=4,
-    )  # fmt: skip

@@ -43,34 +43,26 @@ class Graph:
         return 0.0 if n == 1 else 1.5 if n == 2 else 1.15 + 0.17 * n
 
     @property
-    def tall(self) -> float:
-        """The distance from the circle's middle to its top: two ranks stand side by side."""
-        return self.radius if len(self.nodes) > 2 else 0.0
-
-    @property
     def labels(self) -> list[list[str]]:
         """The words beside each rank, in lines."""
         return [wrapped(node.words, ROOM, 8) for node in self.nodes]
 
     @property
-    def top(self) -> float:
-        """The height where the circle begins: under the legend and the first rank's label."""
-        return TOP + LINE * (len(self.labels[0]) - 1)
-
-    @property
-    def middle(self) -> float:
-        """The distance of the circle's middle from the left: labels stand outside on both sides."""
+    def middle(self) -> tuple[float, float]:
+        """The circle's middle: labels stand outside on both sides, the first rank's under the legend."""
         wide = max((extent(line, 8) for lines in self.labels for line in lines), default=0.0)
-        return max(MARGIN + wide + 0.6 + self.radius, 4.5)
+        tall = self.radius if len(self.nodes) > 2 else 0.0  # two ranks stand side by side
+        return max(MARGIN + wide + 0.6 + self.radius, 4.5), TOP + LINE * (len(self.labels[0]) - 1) + tall
 
 
 def draw(graph: Graph) -> Axes:
     """Draw the ranks in a circle, their arrows, and the notes below."""
-    at = circle(len(graph.nodes), graph.radius, graph.middle, graph.top + graph.tall)
+    at = circle(len(graph.nodes), graph.radius, *graph.middle)
     bottom = max(y for _, y in at) + NODE + LINE * max(len(lines) for lines in graph.labels) + 0.75
-    room = 2 * graph.middle - 2 * MARGIN
+    wide = 2 * graph.middle[0]
+    room = wide - 2 * MARGIN
     notes = [(line, cycle) for note, cycle in graph.notes for line in wrapped(note, room, 8.5, cycle)]
-    ax = sheet(2 * graph.middle, bottom + LINE * len(notes) + 0.2)
+    ax = sheet(wide, bottom + LINE * len(notes) + 0.2)
     write(ax, MARGIN, 0.5, graph.title, 9.5, align="left", bold=True)
     _legend(ax, graph)
     for s, d in graph.arrows:
@@ -108,9 +100,9 @@ def _node(ax: Axes, r: int, node: Node, at: tuple[float, float]) -> None:
 def _label(ax: Axes, graph: Graph, r: int, at: tuple[float, float]) -> None:
     """Write a rank's words outside of the circle, where no arrow runs."""
     lines = graph.labels[r]
-    off = at[0] - graph.middle
+    off = at[0] - graph.middle[0]
     if abs(off) < 0.1:  # at the top, or at the bottom
-        above = len(graph.nodes) > 1 and at[1] < graph.top + graph.tall
+        above = len(graph.nodes) > 1 and at[1] < graph.middle[1]
         first = at[1] - NODE - 0.3 - LINE * (len(lines) - 1) if above else at[1] + NODE + 0.35
         x, align = at[0], "center"
     else:
