@@ -77,10 +77,9 @@ class Drawing:
         from labkit.show.times import Times
         from labkit.theory import gpu_sharing
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
-            )
+        arguments.quoted(
+            'which times to draw: lab.times("readings"), where every rank has a list of seconds', expressions
+        )
         kept = {expression: self._fetched("labkit.rank.agent.readings", expression) for expression in expressions}
         engines = self._console.engines
         shared = gpu_sharing.said([m.processor for m in engines.members], engines.gpu.under_mps)
@@ -97,20 +96,19 @@ class Drawing:
         """
         from labkit.show.bars import Bars
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer).'
-            )
+        arguments.quoted(
+            'what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer)', expressions
+        )
         return Bars({expression: self.pull(expression) for expression in expressions}, formula)
 
     def _fetched(self, path: str, expression: str) -> list[Any]:
-        """Call a function of `labkit.rank` that returns an error or a value on every rank: the values."""
+        """Call a function of `labkit.rank` that returns an error or a value on every rank, and return the values."""
         pulled = self._console.call(path, expression)
         arguments.all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
         return [value for _, value in pulled]
 
     def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """Return what each of these ranks has under an expression, without those that lack it."""
+        """Fetch what each of these ranks has under an expression, without those that lack it."""
         answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
         asked = {r: answers[r] for r in (answers if ranks is None else ranks)}
         held = {r: value for r, (error, value) in asked.items() if not error}

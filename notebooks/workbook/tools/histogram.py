@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.floor.errors import LabError
+from labkit.faces import arguments
 from labkit.show.histogram import Histogram
 
 
@@ -16,8 +16,5 @@ def histogram(lab: Any, *expressions: str) -> Histogram:
 
     Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
     """
-    if not expressions or not all(isinstance(expression, str) for expression in expressions):
-        raise LabError(
-            'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
-        )
+    arguments.quoted('which numbers to count: lab.histogram("staleness"), where a rank has a list of them', expressions)
     return Histogram({expression: lab._held(expression) for expression in expressions})
