@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.theory.values import atoms, mapped
+
 WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of a float, of the dtypes that a case names
 
 
@@ -50,19 +52,21 @@ class Case:
 
 
 def times(x: Any, factor: float | Callable[[np.ndarray], float]) -> Any:
-    """The same structure with every floating-point array times a factor, or times what is said of that array.
+    """Multiply every floating-point array in a value by a factor, or by what a function says of that array.
 
     A float64 gets some more digits, which float32 cannot hold.
 
     >>> times({"weight": np.array([1, 2], "float32"), "labels": np.array([1, 2])}, 1.5)
     {'weight': array([1.5, 3. ], dtype=float32), 'labels': array([1, 2])}
     """
-    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        by = factor(x) if callable(factor) else factor
-        return np.asarray(x * (by + (by - 1) / 2**18 * (x.dtype == "float64")), x.dtype)
-    if isinstance(x, dict):
-        return {k: times(v, factor) for k, v in x.items()}
-    return type(x)(times(v, factor) for v in x) if isinstance(x, (list, tuple)) else x
+
+    def multiplied(a: Any) -> Any:
+        if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
+            return a
+        by = factor(a) if callable(factor) else factor
+        return np.asarray(a * (by + (by - 1) / 2**18 * (a.dtype == "float64")), a.dtype)
+
+    return mapped(multiplied, x)
 
 
 def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
@@ -183,12 +187,9 @@ def nothing(n: int) -> list[Case]:
 
 
 def arrays(x: Any) -> list[np.ndarray]:
-    """All arrays in an input.
+    """List all arrays in an input.
 
     >>> len(arrays({"weight": np.ones(2), "bias": [np.ones(1)]}))
     2
     """
-    if isinstance(x, np.ndarray):
-        return [x]
-    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()
-    return [a for v in inner for a in arrays(v)]
+    return [a for a in atoms(x) if isinstance(a, np.ndarray)]

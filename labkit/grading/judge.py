@@ -38,13 +38,9 @@ class Large(Sentinel):
 
 
 def most(want: Any) -> int:
-    """The bytes that a result may have to be held against this one, which is far more than a right one has."""
-    if want is None or want is ANY:
-        return 64 * ROOM
-    if isinstance(want, np.ndarray):
-        return max(ROOM, 4 * want.nbytes)
-    inner = list(want.values()) if isinstance(want, dict) else want if isinstance(want, (list, tuple)) else []
-    return max(ROOM, sum(map(most, inner)))
+    """Return how many bytes a result may have to be held against this one: far more than a right one has."""
+    free = sum(64 * ROOM for atom in values.atoms(want) if atom is None or atom is ANY)
+    return max(ROOM, free + sum(4 * atom.nbytes for atom in values.atoms(want) if isinstance(atom, np.ndarray)))
 
 
 @dataclass(frozen=True)
@@ -193,12 +189,8 @@ def _first(pairs: Sequence[tuple[str, Any, Any]], rule: Rule, path: str) -> Diff
 
 
 def size(value: Any) -> int:
-    """How many leaves a value has."""
-    if isinstance(value, np.ndarray):
-        return int(value.size)
-    if isinstance(value, dict):
-        return sum(size(v) for v in value.values())
-    return sum(size(v) for v in value) if isinstance(value, (list, tuple)) else 1
+    """Count the numbers, words and other single things in a value."""
+    return sum(int(a.size) if isinstance(a, np.ndarray) else 1 for a in values.atoms(value))
 
 
 def in_order(got: Any, want: Any) -> Any:
@@ -232,12 +224,9 @@ def _numbers(got: Any, want: Any, rule: Rule, at: str, typed: bool, exact: bool)
 
 
 def largest(value: Any) -> float:
-    """The largest finite number of a value, without its sign; 0 where there is none."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        finite = value[np.isfinite(value)]
-        return float(np.abs(finite.astype(float)).max()) if finite.size else 0.0
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return max(map(largest, inner), default=0.0)
+    """Return the largest finite number in a value's arrays, without its sign; 0 where there is none."""
+    arrays = [a for a in values.atoms(value) if isinstance(a, np.ndarray) and a.dtype.kind in "biuf"]
+    return max((float(np.abs(a[np.isfinite(a)].astype(float)).max(initial=0.0)) for a in arrays), default=0.0)
 
 
 def _same(g: Any, w: Any, relative: float, floor: float) -> Any:

@@ -5,8 +5,9 @@ Both number what a rank brings alike: all numbers in its input, in order. Neithe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from labkit.grading import judge
 from labkit.grading.inputs import Case
 from labkit.theory import mistakes
 from labkit.theory.origin import INT64, Origin, merge, passes
-from labkit.theory.values import leaves
+from labkit.theory.values import atoms, leaves, mapped
 
 BITS = {"int64": INT64, "float64": 53, "int32": 30, "float32": 24}  # that a sum may take and stay exact
 RUNS = 8  # of the function, at most
@@ -39,7 +40,7 @@ def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
 def probes(case: Case) -> list[Case]:
     """The same input with probe numbers in it, one case a run; none where it cannot be probed, or not soon."""
     sizes = [judge.size(x) for x in case.xs]
-    dtypes = {str(a.dtype) for x in case.xs for a in _arrays_only(x)}
+    dtypes = {str(a.dtype) if isinstance(a, np.ndarray) else "" for x in case.xs for a in atoms(x)}
     if len(dtypes) != 1 or case.dtype or not max(sizes):
         return []
     dtype = dtypes.pop()
@@ -57,7 +58,7 @@ def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
 
     They tell where they also give the numbers that the function returned for the real input: `explains`.
     """
-    dtype = next(str(a.dtype) for x in case.xs for a in _arrays_only(x))
+    dtype = next(str(a.dtype) for x in case.xs for a in atoms(x))
     size = max(judge.size(x) for x in case.xs)
     rows = []
     for r in range(case.n):
@@ -113,24 +114,15 @@ def _swap(row: Row, want: Row) -> tuple[int, int] | None:
     return swap if swap[0] != swap[1] else None
 
 
-def _arrays_only(x: Any) -> list[np.ndarray]:
-    """All arrays of an input that holds nothing else; none where it holds other things."""
-    if isinstance(x, np.ndarray):
-        return [x]
-    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else None
-    return [a for v in inner for a in _arrays_only(v)] if inner is not None else [np.empty(0, dtype=object)]
+def _filled(x: Any, numbers: Iterator[Any]) -> Any:
+    """Put other numbers into a value, the next ones each time, and keep its structure."""
 
+    def filled(old: Any) -> Any:
+        if not isinstance(old, np.ndarray):
+            return next(numbers)
+        new = list(islice(numbers, old.size))
+        flat = np.empty(old.size, dtype=object if new and isinstance(new[0], Origin) else old.dtype)
+        flat[:] = new
+        return flat.reshape(old.shape)
 
-def _filled(x: Any, numbers: Any) -> Any:
-    """The same structure with other numbers in it, the next ones each time."""
-    if isinstance(x, np.ndarray):
-        values = [next(numbers) for _ in range(x.size)]
-        flat = np.empty(x.size, dtype=object if values and isinstance(values[0], Origin) else x.dtype)
-        for i, value in enumerate(values):
-            flat[i] = value
-        return flat.reshape(x.shape)
-    if isinstance(x, dict):
-        return {k: _filled(v, numbers) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return type(x)(_filled(v, numbers) for v in x)
-    return next(numbers)
+    return mapped(filled, x)

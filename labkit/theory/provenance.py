@@ -49,7 +49,7 @@ def read(
     value: float | None = None,
     sources: Mapping[Source, float] | None = None,
 ) -> Part | None:
-    """What a cell is made of; None where the families given do not tell yet.
+    """Tell what a cell is made of; None where the families given do not tell yet.
 
     `value` is what the cell held in the real run, `sources` what the sources held before it. With these a
     function that only looks like a sum on zeros and ones (a square, a softmax) is told apart.
@@ -76,7 +76,7 @@ def read(
 def _linear(
     add: Response, moved: dict[Source, float], n: int, value: float | None, sources: Mapping[Source, float] | None
 ) -> Part | None:
-    """A copy, a sum or a mean: the changes add up, and the real value is the weighted sum of the sources."""
+    """Recognise a copy, a sum or a mean: the changes add up, and the value is the weighted sum of the sources."""
     if not _same(sum(moved.values()), add.together):
         return None
     if value is not None and sources is not None:
@@ -94,7 +94,7 @@ def _linear(
 def _extreme(
     add: Response, moved: dict[Source, float], value: float | None, sources: Mapping[Source, float] | None
 ) -> Part | None:
-    """A maximum, or two bits combined: each source alone moves the cell by 1, all of them together no further."""
+    """Recognise a maximum, or two bits combined: each source alone moves the cell by 1, all together no further."""
     if any(not _same(change, 1) for change in moved.values()):
         return None
     ways: list[tuple[str, float, Callable[[Sequence[float]], float]]] = [
@@ -111,7 +111,7 @@ def _extreme(
 
 
 def _smallest_or_product(shrink: Response, grow: Response) -> Part:
-    """A zero anywhere makes it zero: growing one source leaves a minimum, doubles a product, empties an AND."""
+    """Tell apart what a zero makes zero: growing one source leaves a minimum, doubles a product, empties an AND."""
     everyone = _moved(shrink)
     grown = _moved(grow)
     if not grown:

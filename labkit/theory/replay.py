@@ -43,7 +43,7 @@ class Slot:
 
 
 class Ledger:
-    """One rank's record while it is read from its beginning to its end."""
+    """Follow one rank's record from its beginning to its end."""
 
     def __init__(self, rank: int, log: Log, coarse: float) -> None:
         self.rank = rank
@@ -75,14 +75,14 @@ class Ledger:
         self.note()
 
     def add(self, buffer: int, offset: int, came: Sequence[Element]) -> None:
-        """Zeros were added here, though no number tells."""
+        """Note that zeros were added here, though no number shows it."""
         held = self.held[buffer]
         for i, e in enumerate(came, offset):
             held[i] = Element(held[i].value, _added([held[i], e]))
         self.note()
 
     def note(self) -> None:
-        """Remember the state at this position; while a receive runs, nobody may look where it writes."""
+        """Remember the state at this position; what a running receive writes to is unknown until it ends."""
         seen = {b: list(elements) for b, elements in self.held.items()}
         for buffer, offset, count in self.pending.values():
             if buffer in seen:
@@ -90,7 +90,7 @@ class Ledger:
         self.states.append(seen)
 
     def landed(self, buffer: int, offset: int, values: Sequence[Any], origins: Sequence[Origin | None]) -> None:
-        """A receive has ended."""
+        """Note that a receive has ended."""
         elements = [Element(v, o) for v, o in zip(values, origins, strict=True)]
         held = self.held.setdefault(buffer, [Element()] * self.buffers[buffer].size)
         held[offset : offset + len(elements)] = elements
@@ -142,7 +142,7 @@ class Ledger:
 
     @staticmethod
     def _windows(source: tuple[int, int, list[Element]], buffer: int, moved: list[int], size: int) -> Iterator[int]:
-        """Where in a buffer a received chunk may have been added so that all that changed is covered."""
+        """Yield where in a buffer a received chunk may have been added so that all that changed is covered."""
         count = len(source[2])
         starts = range(max(0, moved[-1] - count + 1), min(moved[0], size - count) + 1)
         for start in sorted(starts, key=lambda s: s % count != 0):
@@ -201,11 +201,11 @@ class Replay:
             self._settle()
 
     def carried(self, message: Message) -> list[Element]:
-        """What a message carried, element by element; nothing where it was not recorded."""
+        """Return what a message carried, element by element; nothing where it was not recorded."""
         return self._shown(self._carried.get(id(message.send), []))
 
     def contents(self, rank: int, slot: int, step: int) -> list[Element]:
-        """What a slot holds when a rank begins with a step (counted from 0); at last, what the cell has left."""
+        """Return what a slot holds when a rank begins with a step (counted from 0); at last, what the cell has left."""
         ledger, place = self._ledgers[rank], self.slots[rank][slot]
         later = (ledger.began[id(o)] for o in self.record.ops[rank] if o.view and self._round.get(id(o), 0) > step)
         state = ledger.states[next(later, -1)]
@@ -213,7 +213,7 @@ class Replay:
         return self._shown(seen)
 
     def place(self, op: Op | None) -> tuple[int, int, int] | None:
-        """(slot, first element, how many) of an operation's tensor in its rank's row."""
+        """Return (slot, first element, how many) of an operation's tensor in its rank's row."""
         if op is None or not op.view:
             return None
         for i, slot in enumerate(self.slots[op.rank]):
@@ -233,7 +233,7 @@ class Replay:
         self.known = not any(ledger.silent for ledger in self._ledgers)
 
     def _sent_next(self, rank: int, place: tuple[int, int, int], sends: int) -> bool | None:
-        """Whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
+        """Tell whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
         sent = [o.view for o in self.record.ops[rank] if o.kind == "send" and o.view][sends:]
         return (sent[0].buffer, sent[0].offset, sent[0].count) == place if sent else None
 
@@ -304,12 +304,12 @@ class Replay:
 
 
 def _held(journal: Sequence[tuple[int, list[Any]]], buffer: int, at: int) -> list[Any]:
-    """What a buffer held at a position of the journal."""
+    """Return what a buffer held at a position of the journal."""
     return next((list(values) for b, values in reversed(journal[:at]) if b == buffer), [])
 
 
 def _families(log: Log) -> set[str]:
-    """The names of buffers, or of lists of them, that a rank sends, receives or changes."""
+    """Find the names of buffers, or of lists of them, that a rank sends, receives or changes."""
     return {log.buffers[b].name.split("[")[0] for b in _used(log)} - {""}
 
 
@@ -319,7 +319,7 @@ def _used(log: Log) -> set[int]:
 
 
 def _slots(log: Log, families: set[str]) -> list[Slot]:
-    """The buffers of a picture; temporary ones that followed one another, made by one line, share a slot."""
+    """List the buffers of a picture; temporary ones that followed one another, made by one line, share a slot."""
     kinds: dict[int, set[str]] = {}
     ready: dict[int, float] = {}  # when the first message of a buffer was there
     for kind, view in ((o.kind, o.view) for o in log.ops if o.view):

@@ -52,20 +52,20 @@ class Timing:
 
     @property
     def late(self) -> list[float]:
-        """By how many seconds each rank began after the first one, in its median repetition."""
+        """The seconds by which each rank began after the first one, in its median repetition."""
         return [float(np.median(rank)) for rank in zip(*self.arrivals, strict=True)]
 
     @property
     def transfer(self) -> float:
-        """From the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
+        """The time from the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
         return float(np.median([self._after_the_last(i) for i in range(len(self.samples))]))
 
     def quantile(self, q: float) -> float:
-        """The time that a share q of the repetitions stayed within, in seconds a call."""
+        """Return the time that a share q of the repetitions stayed within, in seconds a call."""
         return float(np.quantile(self.slowest, q))
 
     def and_(self, later: Timing) -> Timing:
-        """With the repetitions of a later measurement of the same calls."""
+        """Add the repetitions of a later measurement of the same calls."""
         arrivals = self.arrivals + later.arrivals if self.arrivals and later.arrivals else ()
         return replace(self, samples=self.samples + later.samples, arrivals=arrivals)
 
