@@ -34,7 +34,7 @@ class Case:
 
     @property
     def n(self) -> int:
-        """How many ranks run it."""
+        """The number of ranks that run it."""
         return len(self.xs)
 
     @property
@@ -70,7 +70,7 @@ def times(x: Any, factor: float | Callable[[np.ndarray], float]) -> Any:
 
 
 def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
-    """The same input with other numbers in it: every floating-point array of each rank times one of the factors.
+    """Multiply every floating-point array of each rank by one of the factors.
 
     What is equal on two ranks stays so. A case whose dtype numpy lacks, or without such an array, stays as it is.
 
@@ -99,7 +99,7 @@ def _content(a: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:
-    """Readable numbers: rank r's element i is 10·r + i (100·r + i where there are more than ten).
+    """Make readable numbers: rank r's element i is 10·r + i (100·r + i where there are more than ten).
 
     >>> [x.tolist() for x in counting(2, 3)]
     [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
@@ -109,14 +109,14 @@ def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:
 
 
 def draws(n: int, sizes: int | Sequence[int], dtype: str = "float32", seed: int = 0) -> list[np.ndarray]:
-    """Whole numbers from -50 to 50, different on every rank; sums of them are exact in every order and dtype."""
+    """Draw whole numbers from -50 to 50 for every rank; sums of them are exact in every order and dtype."""
     rng = np.random.default_rng([seed, n])
     each = [sizes] * n if isinstance(sizes, int) else sizes
     return [rng.integers(-50, 51, size).astype(dtype) for size in each]
 
 
 def vectors(n: int) -> list[Case]:
-    """A flat buffer of the same size on every rank: sizes that n divides and others, one, none, several dtypes.
+    """Make flat buffers of one size on all ranks: sizes that n divides and others, one, none, several dtypes.
 
     >>> [len(case.xs[0]) for case in vectors(2)]
     [4, 3, 1, 0, 7, 4, 6, 514]
@@ -134,17 +134,17 @@ def vectors(n: int) -> list[Case]:
 
 
 def divisible(n: int) -> list[Case]:
-    """As `vectors`, with sizes that n divides only."""
+    """Make the cases of `vectors` whose size n divides."""
     return [case for case in vectors(n) if len(case.xs[0]) % n == 0]
 
 
 def chunked(n: int) -> list[Case]:
-    """Every rank brings a list of n chunks, which are of equal length everywhere."""
+    """Make a list of n chunks on every rank, which are of equal length everywhere."""
     return [Case([np.split(x, n) for x in case.xs], case.about) for case in divisible(n)]
 
 
 def uneven(n: int) -> list[Case]:
-    """Flat buffers of another size on every rank; some of them bring nothing."""
+    """Make flat buffers of another size on every rank; some of them bring nothing."""
     sizes = [r + 1 for r in range(n)]
     return [
         Case([np.arange(float(s), dtype="float32") + 10 * r for r, s in enumerate(sizes)], "uneven sizes"),
@@ -156,7 +156,7 @@ def uneven(n: int) -> list[Case]:
 
 
 def scalars(n: int) -> list[Case]:
-    """A tensor of one number, without a dimension, on every rank."""
+    """Make a tensor of one number, without a dimension, on every rank."""
     return [
         Case([np.array(r + 1.0, dtype="float32") for r in range(n)]),
         Case([np.array(-2.5 * r, dtype="float64") for r in range(n)], "negative numbers"),
@@ -165,7 +165,7 @@ def scalars(n: int) -> list[Case]:
 
 
 def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> Callable[[int], list[Case]]:
-    """The same cases with every rank as the root in turn; the first cases with root 0.
+    """Make the same cases with every rank as the root in turn, the first case with root 0.
 
     >>> [case.options for case in with_roots(scalars)(2)]
     [{'root': 0}, {'root': 1}, {'root': 0}]
@@ -182,7 +182,7 @@ def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> C
 
 
 def nothing(n: int) -> list[Case]:
-    """No argument at all: what counts is who a rank is."""
+    """Make a case without an argument: what counts is which rank it is."""
     return [Case([()] * n)]
 
 

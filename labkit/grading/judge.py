@@ -77,7 +77,7 @@ def first_difference(
     floor: float = 0.0,
     dtypes: bool = False,
 ) -> Difference | None:
-    """The first place where a result is not what it should be, or None; see `Rule`. `path` names the result in words.
+    """Find where a result is first not what it should be, or None; see `Rule`. `path` names the result in words.
 
     Numbers and arrays of one element count as the same; integers where floats belong do not.
 
@@ -125,7 +125,7 @@ def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None
 
 
 def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
-    """A sentence on results of n ranks that differ by one factor, where that tells of a usual slip; "" for others.
+    """Say whether results of n ranks differ by one factor that a usual slip makes; "" where not.
 
     `pairs` are what came and what should have come.
 
@@ -145,7 +145,7 @@ def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
 
 
 def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
-    """Whether all that differs are numbers that the same rank brought; each result is (what came, what should, x).
+    """Tell whether all that differs are numbers that the same rank brought; a result is (what came, what should, x).
 
     >>> own([([12.0, 3.0], [2.0, 3.0], (11.0, 12.0))])
     True
@@ -154,7 +154,7 @@ def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
 
 
 def _off(got: Any, want: Any) -> list[tuple[float, float]]:
-    """The numbers that differ, each with what it should be; none where the two are not alike."""
+    """Pair the numbers that differ with what they should be; none where the two are not alike."""
     came, meant = values.leaves(got), values.leaves(want)
     if len(came) != len(meant) or not all(isinstance(v, (int, float)) or v is ANY for v in [*came, *meant]):
         return []
@@ -162,7 +162,7 @@ def _off(got: Any, want: Any) -> list[tuple[float, float]]:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words: "a tensor of shape (3,)", "a list of 2"."""
+    """Say what a value is: "a tensor of shape (3,)", "a list of 2"."""
     if value is None or isinstance(value, Large):
         return repr(value)
     if isinstance(value, np.ndarray):
@@ -194,7 +194,7 @@ def size(value: Any) -> int:
 
 
 def in_order(got: Any, want: Any) -> Any:
-    """A dict with its keys in the order of the right one, so that both are drawn alike; anything else as it is.
+    """Put a dict's keys in the order of the right one, so that both are drawn alike.
 
     >>> in_order({"b": 2, "a": 1}, {"a": 0, "b": 0})
     {'a': 1, 'b': 2}

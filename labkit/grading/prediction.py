@@ -28,7 +28,7 @@ SLIPS = {  # by how much a number is off, and what often does that
 class Option:
     """An answer to choose: plain text, in which `backticks` mark code.
 
-    `reply`, in Markdown, says to whoever chose it and was wrong under what idea it would be true.
+    `reply`, in Markdown, says to a learner who chose it and was wrong under what idea it would be true.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Trap:
     reply: str
 
     def caught(self, number: float) -> bool:
-        """Whether a number is this one, give or take what rounding on a napkin does."""
+        """Tell whether a number is this one, give or take what rounding on a napkin does."""
         return abs(number - self.value) <= ROUNDING * abs(self.value)
 
 
@@ -55,7 +55,7 @@ class Trap:
 class OnNccl:
     """What a question's outcome is where the ranks run NCCL: the same options, with another answer.
 
-    `replies` are those that differ, by the option's text; `elsewhere` tells whoever is on NCCL what Gloo does.
+    `replies` are those that differ, by the option's text; `elsewhere` tells a learner on NCCL what Gloo does.
     """
 
     answer: str | float
@@ -72,7 +72,7 @@ class Prediction:
         question: in Markdown; it gives nothing away.
         options: what to choose from, two or more; every wrong one has a reply.
         answer: the text of the right option, or, without options, the right number.
-        why: in Markdown, what to say to everybody once the ranks have answered; first the answer, then the reason.
+        why: in Markdown, what to say to all once the ranks have answered; first the answer, then the reason.
         within: how far a number may be off, as a part of the right one.
         unit: of a number, such as "MiB".
         traps: wrong numbers that have a reply of their own.
@@ -114,7 +114,7 @@ class Prediction:
             self.on("nccl")  # which is held to the same rules
 
     def on(self, backend: str) -> Prediction:
-        """The question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same.
+        """Return the question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same.
 
         >>> options = (Option("one"), Option("two", "No: that is one."))
         >>> there = OnNccl("two", "Two.", "Gloo says one.", {"one": "That would be Gloo."})
@@ -130,7 +130,7 @@ class Prediction:
         return replace(self, answer=there.answer, why=there.why, options=options, elsewhere=there.elsewhere, nccl=None)
 
     def choice(self, said: str | float) -> str | float:
-        """What is meant: an option by its letter or its words, or a number with or without its unit.
+        """Read what is meant: an option by its letter or its words, or a number with or without its unit.
 
         >>> asked = Prediction("Which?", "two", "", (Option("one", "No."), Option("two")))
         >>> asked.choice("b"), asked.choice("One")
@@ -163,13 +163,13 @@ class Prediction:
         raise LabError("\n".join([f'{str(said)!r} is not one of the options. Choose a letter: lock("b").', *known]))
 
     def is_right(self, choice: str | float) -> bool:
-        """Whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""
+        """Tell whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""
         if isinstance(choice, str) or isinstance(self.answer, str):
             return choice == self.answer
         return abs(choice - self.answer) <= self.within * abs(self.answer) * (1 + 1e-9)
 
     def reply(self, choice: str | float) -> str:
-        """What to say to a wrong choice: the option's own reply or the trap's, else by how much the number is off.
+        """Answer a wrong choice: the option's own reply or the trap's, else by how much the number is off.
 
         >>> asked = Prediction("How long?", 40.0, "", unit="ms", traps=(Trap(20, "One way only."),))
         >>> asked.reply(20.4), asked.reply(320)
@@ -190,7 +190,7 @@ class Prediction:
         return " ".join([f"Your number is {float(f'{off:.2g}'):,.10g} times too {what}.", *slip])
 
     def words(self, choice: str | float) -> str:
-        """A choice as it is told: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
+        """Write a choice: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
         if isinstance(choice, str):
             known = {option.text: f"{letter}. {option.text}" for letter, option in self.lettered}
             return known.get(choice, choice)
@@ -224,17 +224,17 @@ class Series:
         assert all(part.options for part in self.parts), f"{self.question}: a part has no options"
 
     def on(self, backend: str) -> Series:
-        """The questions as ranks with this backend answer them."""
+        """Return the questions as ranks with this backend answer them."""
         return replace(self, parts=tuple(part.on(backend) for part in self.parts))
 
     @property
     def how_to_lock(self) -> str:
-        """What to type, in a sentence; its letters have nothing to do with the answers."""
+        """The sentence that says what to type; its letters have nothing to do with the answers."""
         letters = " ".join("abcd"[i % 3] if i % 4 else "-" for i in range(len(self.parts)))
         return f'Give a letter for each, and - for one to leave open, such as lock("{letters}").'
 
     def choices(self, said: str | Sequence[str | None]) -> list[str | None]:
-        """What is meant, one for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
+        """Read one choice for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
         each = said.split() if isinstance(said, str) else list(said)
         if len(each) != len(self.parts):
             raise LabError(f"There are {len(self.parts)} questions, and this is for {len(each)}. {self.how_to_lock}")
@@ -290,7 +290,7 @@ def series(question: str, **parts: str) -> Series:
 
 
 def _parts(text: str) -> tuple[str, list[tuple[str, str, str]], str, str]:
-    """What comes first; the marked lines with their marks and replies; the reason; and what is so elsewhere."""
+    """Split into what comes first, the marked lines with their marks and replies, the reason, and the other backend."""
     text, _, why = text.partition("\nWhy: ")
     why, _, elsewhere = why.partition("\nElsewhere: ")
     first, *rest = MARKS.split(text)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from labkit.floor.words import count, listed, ranks
+from labkit.theory.log import Op
 from labkit.theory.primitives import find
-from labkit.theory.record import Op, Record, rounds
+from labkit.theory.record import Record, rounds
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 
@@ -22,7 +23,7 @@ class Promise(Protocol):
     """Something that a run keeps or breaks."""
 
     def broken(self, record: Record) -> str:
-        """Who breaks it and where, in a sentence; "" where it is kept."""
+        """Say who breaks it and where; "" where it is kept."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class OnlyTo:
         """ "Rank 1 sends to rank 0 (line 5), and may only send to the next rank." """
         steps = [self.step] if self.other is None else [self.step, self.other]
         allowed = " or ".join(NEIGHBOURS.get(s, f"the rank {s} further on") for s in steps)
-        for op in (op for mine in record.ops for op in mine):
+        for op in record.calls:
             if op.kind == "send" and op.peer not in [_further(op, s) for s in steps]:
                 return f"Rank {op.rank} sends to rank {op.peer}{_at(op)}, and may only send to {allowed}."
         return ""
@@ -143,7 +144,7 @@ class Root:
 
     def broken(self, record: Record) -> str:
         """ "Rank 0 calls dist.reduce with rank 1 as the root (line 4), and rank 0 is asked for." """
-        for op in (op for mine in record.ops for op in mine):
+        for op in record.calls:
             if op.kind == "collective" and op.peer not in (None, self.rank):
                 named = f"calls {op.called} with rank {op.peer} as the root{_at(op)}"
                 return f"Rank {op.rank} {named}, and rank {self.rank} is asked for."
@@ -158,7 +159,7 @@ class Travels:
 
     def broken(self, record: Record) -> str:
         """ "Rank 0 brings float32 to dist.all_reduce (line 4), and float64 is asked for." """
-        for op in (op for mine in record.ops for op in mine):
+        for op in record.calls:
             if op.kind != "recv" and op.dtype not in (None, self.dtype):
                 return f"Rank {op.rank} brings {op.dtype} to {op.called}{_at(op)}, and {self.dtype} is asked for."
         return ""
@@ -174,6 +175,6 @@ def _enough(most: float) -> str:
 
 
 def _at(*ops: Op) -> str:
-    """Where these calls stand: " (line 4, line 5)"."""
+    """Say where these calls stand: " (line 4, line 5)"."""
     places = list(dict.fromkeys(op.place for op in ops if op.place))
     return f" ({'; '.join(places)})" if places else ""

@@ -27,7 +27,7 @@ Row = list[Origin]
 
 
 def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
-    """Where each element of each expected result comes from; None where a meaning does more than move and add."""
+    """Find where each element of each expected result comes from; None where a meaning does more than move and add."""
     try:
         filled = [_filled(x, iter([Origin(r, i) for i in range(judge.size(x))])) for r, x in enumerate(case.xs)]
         rows = [leaves(out) if out is not None else [] for out in means(filled, **case.options)]
@@ -38,7 +38,7 @@ def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
 
 
 def probes(case: Case) -> list[Case]:
-    """The same input with probe numbers in it, one case a run; none where it cannot be probed, or not soon."""
+    """Put probe numbers into an input, one case a run; none where it cannot be probed in a few runs."""
     sizes = [judge.size(x) for x in case.xs]
     dtypes = {str(a.dtype) if isinstance(a, np.ndarray) else "" for x in case.xs for a in atoms(x)}
     if len(dtypes) != 1 or case.dtype or not max(sizes):
@@ -54,7 +54,7 @@ def probes(case: Case) -> list[Case]:
 
 
 def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
-    """Where each element of each result came from, `outs[run][r]`; None where probe numbers do not tell.
+    """Read where each element of each result came from, `outs[run][r]`; None where probe numbers do not tell.
 
     They tell where they also give the numbers that the function returned for the real input: `explains`.
     """
@@ -73,7 +73,7 @@ def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
 
 
 def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
-    """Whether the sums of these sources are the results."""
+    """Tell whether the sums of these sources are the results."""
     values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     for row, out in zip(rows, outs, strict=True):
         if out is None or not row:
@@ -85,7 +85,7 @@ def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
 
 
 def in_words(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
-    """Each mistake in words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
+    """Put each mistake into words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
 
     >>> in_words([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
     ["rank 0 holds rank 1's numbers where rank 0's belong"]
@@ -105,7 +105,7 @@ def _spans(row: Row) -> list[mistakes.Span]:
 
 
 def _swap(row: Row, want: Row) -> tuple[int, int] | None:
-    """(whose numbers came, whose belong there) where one rank's stand for another's, each in its place."""
+    """Return (whose numbers came, whose belong there) where one rank's stand for another's, each in its place."""
     pairs = [(list(a.counts.elements()), list(b.counts.elements())) for a, b in zip(row, want, strict=True)]
     if not all(len(a) == len(b) == 1 and a[0][1] == b[0][1] for a, b in pairs):
         return None

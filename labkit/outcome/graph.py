@@ -17,7 +17,7 @@ class Graph:
 
     @property
     def arrows(self) -> list[tuple[int, int]]:
-        """Each as (who waits, for whom)."""
+        """Every wait, as (the rank that waits, the rank that it waits for)."""
         return [(r, other) for r, w in sorted(self.waiting.items()) for other in w.whom]
 
     @property
@@ -31,7 +31,7 @@ class Graph:
         return found
 
     def _back_to(self, start: int) -> list[int]:
-        """The shortest way from a rank along the arrows back to it, or nothing."""
+        """Find the shortest way from a rank along the arrows back to it; none is []."""
         paths, seen = [[start]], {start}
         while paths:
             longer = []
@@ -46,7 +46,7 @@ class Graph:
         return []
 
     def reached(self, ranks: Iterable[int]) -> set[int]:
-        """All ranks that these ones wait for, also through others."""
+        """Find all ranks that these ones wait for, also through others."""
         found: set[int] = set()
         new = set(ranks)
         while new:

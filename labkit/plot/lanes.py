@@ -27,7 +27,8 @@ from labkit.plot.rows import (
 )  # fmt: skip
 from labkit.plot.sheet import BLACK, WHITE, Align, chip, clock, extent, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
-from labkit.theory.record import Record, Span
+from labkit.theory.log import Span
+from labkit.theory.record import Record
 
 # Greys, for colours mean ranks.
 PASSES = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "": (PAGE, "")}

@@ -24,11 +24,11 @@ SPELT = 2000  # characters that a value's spelling may have
 
 @dataclass
 class Cell:
-    """Code that was sent to ranks; a comment in its first line says which magic it is of, or what of the lab's.
+    """Code that was sent to ranks; a comment in its first line names the magic, or the lab's method, that it came by.
 
     `number` is that of the notebook's cell, in brackets left of it, or 0; a notebook's cell may send several. `key` is
-    the same when the same cell runs again, and empty where nobody knows. `well` says whether all its ranks have run it
-    to its end, None while nobody knows. `sent` are the messages that it went in.
+    the same when the same cell runs again, and empty where that is unknown. `well` says whether all its ranks have run
+    it to its end, None while that is unknown. `sent` are the messages that it went in.
     """
 
     code: str

@@ -171,7 +171,7 @@ def only(cell: str, name: str) -> str:
     """
     try:
         statements = list(Reader().read(ast.parse(cell)))
-    except SyntaxError:  # whoever runs it will be told
+    except SyntaxError:  # running it will say so
         return cell
     lines = cell.splitlines()
     for s in statements:

@@ -32,7 +32,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Call:
-    """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: nobody knows.
+    """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: unknown.
 
     `root` is a rank of the world; `path` are the statements that the call is in, the innermost first. `sizes` are the
     elements of its input and of its output, where it has one tensor of each and each rank's part is as long.
@@ -160,7 +160,8 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
         return ""
     come = [(i, r) for i, r in enumerate(members) if r in calls]
     told = alike({r: _told(calls[r], what) for _, r in come})
-    said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in _fewest_first(told)]
+    fewest_first = sorted(told.items(), key=lambda each: len(each[1]))
+    said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in fewest_first]
     if absent := [r for r in members if r not in calls]:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in _compared(calls, members) if d == what == ELEMENTS), "")
@@ -234,10 +235,6 @@ def _told(call: Call, what: str) -> str:
     if what == ELEMENTS and call.sizes:
         return f"{call} with {count(call.sizes[0], 'element')} of input and {call.sizes[1]} of output{where}"
     return f"{call}{where}"
-
-
-def _fewest_first(told: Mapping[str, list[int]]) -> list[tuple[str, list[int]]]:
-    return sorted(told.items(), key=lambda each: len(each[1]))
 
 
 def _uneven(calls: Mapping[int, Call], a: tuple[int, int], b: tuple[int, int]) -> str:

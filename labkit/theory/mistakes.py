@@ -70,7 +70,7 @@ def mistakes(
 
 
 def repeated(got: Sequence[Sequence[Span]], noun: str = "element") -> list[str]:
-    """Say what is counted more than once, whatever was meant."""
+    """Say what is counted more than once, without knowing what was meant."""
     once = [[(a, b, None if o is None else Origin.of(o.counts.keys())) for a, b, o in row] for row in got]
     return mistakes(got, once, noun)
 

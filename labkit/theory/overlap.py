@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from labkit.theory.record import Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Record
 
 Interval = tuple[float, float]  # seconds: from, to
 
@@ -22,8 +23,8 @@ class Overlap:
     - `hidden`: the time that belongs to both.
 
     They are unions of intervals, so nothing counts twice, and `hidden` is at most either of them. `open` counts the
-    operations that are left out because nobody knows when their data was there (DDP's own buckets on Gloo, or a handle
-    that nobody waited for). `late` counts those that are taken to be under way until their `.wait()`, though their
+    operations that are left out because it is unknown when their data was there (DDP's own buckets on Gloo, or a handle
+    that was not waited for). `late` counts those that are taken to be under way until their `.wait()`, though their
     data may have been there before it: sends and receives, and everything on a GPU. With them, `communicating` and
     `hidden` are at most what is said.
 

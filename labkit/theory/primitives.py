@@ -49,7 +49,7 @@ class Primitive:
         other: torch's argument for the root of a collective or the peer of a message: "src", whose data goes out,
             or "dst", which takes it; "" where all ranks are alike.
         reduces: what arrives is combined.
-        objects: what travels is pickled, so that nobody knows its bytes beforehand.
+        objects: what travels is pickled, so that its bytes are not known beforehand.
         functions: torch's; `comms` is the argument that tells what travels in comms' own, None where it has none.
         also: what functional collectives, process groups and their flight recorders call it.
         meaning: the function in `theory.collectives`.
@@ -275,7 +275,7 @@ def find(name: str) -> Primitive | None:
 def meant(means: str | Means) -> Primitive | None:
     """Find the primitive that a name or a function of `theory.collectives` stands for; None for another function.
 
-    Raises `LabError` for a name whose result nobody knows.
+    Raises `LabError` for a name whose result is not known.
     """
     if callable(means):
         return next((PRIMITIVES[name] for name in MEANINGS if PRIMITIVES[name].meaning is means), None)

@@ -18,7 +18,7 @@ class Seen:
     """What a cell did to a value: `before[r]` and `after[r]` as `labkit.rank.probe.told` has them.
 
     `sources[j]` is (rank, start, stop): the stretch of rank's x that was changed as one. `parts[r]` are stretches
-    (start, stop, part) of rank r's result, empty where `why` says that nobody knows where its numbers came from.
+    (start, stop, part) of rank r's result, empty where `why` says that their origin is unknown.
     """
 
     code: str

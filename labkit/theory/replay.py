@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.theory.log import Log, Op
 from labkit.theory.origin import Origin
-from labkit.theory.record import Log, Message, Op, Record, rounds
+from labkit.theory.record import Message, Record, rounds
 
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
@@ -22,12 +23,13 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "max": max,
     "min": min,
 }
+Place = tuple[int, int, int]  # of a chunk: buffer, offset, count
 COARSE = {"float16": 1e-2, "bfloat16": 3e-2}  # how far apart equal numbers may be after an addition
 
 
 @dataclass(frozen=True)
 class Element:
-    """One element of a buffer: its value, and where it came from; None where nobody wrote, or nobody knows."""
+    """One element of a buffer: its value, and where it came from; None where nothing was written, or it is unknown."""
 
     value: Any = None
     origin: Origin | None = None
@@ -57,11 +59,9 @@ class Ledger:
         self.began: dict[int, int] = {}  # operation → the state in which it began
         self.fresh: list[tuple[int, int, list[Element]]] = []  # received beside the data, not yet used
         self.came = False  # whether anything has been received
-        self.pending: dict[int, tuple[int, int, int]] = {}  # receives that have begun: (buffer, offset, count)
+        self.pending: dict[int, Place] = {}  # receives that have begun
         self.sends = 0  # that have begun
-        self.placed: list[
-            tuple[tuple[int, int, int], int]
-        ] = []  # where received chunks were added, after how many sends
+        self.placed: list[tuple[Place, int]] = []  # where received chunks were added, after how many sends
         self.silent: list[tuple[int, list[Element]]] = []  # received zeros: adding them would leave no trace
 
     def advance(self, until: int) -> None:
@@ -103,7 +103,7 @@ class Ledger:
     def _first(self, buffer: int, values: Sequence[Any]) -> list[Element]:
         if self.buffers[buffer].first == "recv":
             return [Element()] * len(values)
-        if self.came and self.buffers[buffer].first:  # made after something came: a copy, or nobody knows what
+        if self.came and self.buffers[buffer].first:  # made after something came: a copy, or unknown
             found: dict[tuple[Origin | None, ...], list[Element]] = {}
             for elements in self.held.values():
                 for start in range(len(elements) - len(values) + 1):
@@ -149,14 +149,7 @@ class Ledger:
             if source[0] != buffer or start != source[1]:
                 yield start
 
-    def _explains(
-        self,
-        way: str,
-        old: list[Element],
-        new: Sequence[Any],
-        start: int,
-        came: list[Element],
-    ) -> bool:
+    def _explains(self, way: str, old: list[Element], new: Sequence[Any], start: int, came: list[Element]) -> bool:
         pairs = [(old[start + i].value, e.value, new[start + i]) for i, e in enumerate(came)]
         if any(not isinstance(v, (int, float)) for _, b, c in pairs for v in (b, c)):
             return False
@@ -189,11 +182,11 @@ class Replay:
             tuple(m for i, m in enumerate(record.messages) if places[i] == k + 1)
             for k in range(max(places.values(), default=0))
         ]
-        self._round = {id(op): places[i] for i, m in enumerate(record.messages) for op in (m.send, m.recv) if op}
+        self._round = {id(op): places[i] for i, m in enumerate(record.messages) for op in m.ends}
         families = {f for log in record.logs for f in _families(log)}
         self.slots = [_slots(log, families) for log in record.logs]
         self._forward = False  # whether received chunks are added to what is sent next
-        self._habits: list[set[tuple[int, int, int]]] = [set() for _ in record.ops]  # where else they are added
+        self._habits: list[set[Place]] = [set() for _ in record.ops]  # where else they are added
         self._carried: dict[int, list[Element]] = {}
         self._ledgers = self._read()
         self.known = True
@@ -232,7 +225,7 @@ class Replay:
         self._ledgers = self._read()
         self.known = not any(ledger.silent for ledger in self._ledgers)
 
-    def _sent_next(self, rank: int, place: tuple[int, int, int], sends: int) -> bool | None:
+    def _sent_next(self, rank: int, place: Place, sends: int) -> bool | None:
         """Tell whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
         sent = [o.view for o in self.record.ops[rank] if o.kind == "send" and o.view][sends:]
         return (sent[0].buffer, sent[0].offset, sent[0].count) == place if sent else None
@@ -240,7 +233,7 @@ class Replay:
     def _read(self) -> list[Ledger]:
         record = self.record
         self._carried.clear()
-        dtypes = {o.dtype for mine in record.ops for o in mine if o.view}
+        dtypes = {o.dtype for o in record.calls if o.view}
         coarse = max((COARSE.get(d or "", 1e-6) for d in dtypes), default=1e-6)
         ledgers = [Ledger(r, log, coarse) for r, log in enumerate(record.logs)]
         sender = {id(m.recv): m.send for m in record.messages if m.send and m.recv}
@@ -295,7 +288,7 @@ class Replay:
             ledger.note()
         return True
 
-    def _quietly(self, ledger: Ledger, where: tuple[int, int, int]) -> None:
+    def _quietly(self, ledger: Ledger, where: Place) -> None:
         """Add the zeros that have come."""
         for came in [s for s in ledger.silent if len(s[1]) == where[2] and s[0] != where[0]]:
             if where[0] in ledger.held:

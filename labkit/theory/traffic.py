@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
+from labkit.theory.log import Op
 from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
-from labkit.theory.record import Meeting, Op, Record
+from labkit.theory.record import Meeting, Record
 
 SLIGHT = 0.02  # of the largest figure: less is headers, not data
 CLOSE = 0.01  # two figures are the same up to here
@@ -123,7 +124,7 @@ def asked(record: Record) -> Asked:
             unknown.append(meeting.names[0])
         else:
             calls.append(call)
-    for op in (o for mine in record.ops for o in mine if o.kind == "send" and not o.error):
+    for op in (o for o in record.calls if o.kind == "send" and not o.error):
         if op.bytes is None or op.peer is None:
             unknown.append(op.op)
         else:

@@ -15,7 +15,7 @@ from labkit.grading.evidence import place
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 from workbook.lesson09 import shared_folder
 
 if TYPE_CHECKING:

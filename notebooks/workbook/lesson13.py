@@ -13,7 +13,7 @@ from labkit.grading.evidence import place
 from labkit.grading.exercise import ANY, Case, exercise
 from labkit.grading.prediction import SEEN, ask, series
 from labkit.grading.promises import Calls
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
