@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from textwrap import dedent
 from typing import Any
@@ -52,19 +52,6 @@ class Trap:
 
 
 @dataclass(frozen=True)
-class OnNccl:
-    """What a question's outcome is where the ranks run NCCL: the same options, with another answer.
-
-    `replies` are those that differ, by the option's text; `elsewhere` tells a learner on NCCL what Gloo does.
-    """
-
-    answer: str | float
-    why: str
-    elsewhere: str
-    replies: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Prediction:
     """A question to answer before the ranks do.
 
@@ -78,7 +65,7 @@ class Prediction:
         traps: wrong numbers that have a reply of their own.
         elsewhere: in Markdown, a sentence or two on what the other backend does, told after `why`; it says whether
             that was run, and where, or only read.
-        nccl: what replaces the answer where the ranks run NCCL; None where the same is true there.
+        nccl: the question as ranks with NCCL answer it, with the same options; None where the same is true there.
         name: that of its variable in the lesson's module, unique in the workbook: `Predict("late_receiver")`.
         lesson: that of its module, such as "02".
     """
@@ -91,43 +78,14 @@ class Prediction:
     unit: str = ""
     traps: tuple[Trap, ...] = ()
     elsewhere: str = ""
-    nccl: OnNccl | None = None
+    nccl: Prediction | None = None
     name: str = ""
     lesson: str = ""
 
-    def __post_init__(self) -> None:
-        texts = [option.text for option in self.options]
-        assert len(set(texts)) == len(texts) != 1, f"{self.question}: a prediction needs options that differ"
-        if texts:
-            assert self.answer in texts, f"{self.question}: {self.answer!r} is none of the options"
-            silent = [o.text for o in self.options if o.text != self.answer and not o.reply]
-            assert not silent, f"{self.question}: no reply to {silent}"
-        else:
-            assert isinstance(self.answer, (int, float)), f"{self.question}: without options the answer is a number"
-        right = [trap.value for trap in self.traps if self.options or self.is_right(trap.value)]
-        assert not right, f"{self.question}: {right} are no traps: they count as right"
-        if self.nccl is not None:
-            assert self.nccl.answer != self.answer, f"{self.question}: NCCL does the same"
-            both = (self.elsewhere, self.nccl.elsewhere)
-            assert all(both), f"{self.question}: the other backend's outcome is not told"
-            assert self.nccl.replies.keys() <= set(texts), f"{self.question}: a reply to no option"
-            self.on("nccl")  # which is held to the same rules
-
     def on(self, backend: str) -> Prediction:
-        """Return the question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same.
-
-        >>> options = (Option("one"), Option("two", "No: that is one."))
-        >>> there = OnNccl("two", "Two.", "Gloo says one.", {"one": "That would be Gloo."})
-        >>> asked = Prediction("Which?", "one", "One.", options, elsewhere="NCCL says two.", nccl=there)
-        >>> asked.on("nccl").answer, asked.on("nccl").reply("one"), asked.on("nccl").elsewhere
-        ('two', 'That would be Gloo.', 'Gloo says one.')
-        """
-        there = self.nccl
-        if there is None or backend != "nccl":
-            return self
-        replies = {o.text: o.reply for o in self.options} | dict(there.replies) | {there.answer: ""}
-        options = tuple(Option(o.text, replies[o.text]) for o in self.options)
-        return replace(self, answer=there.answer, why=there.why, options=options, elsewhere=there.elsewhere, nccl=None)
+        """Return the question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same."""
+        there = self.nccl if backend == "nccl" else None
+        return self if there is None else replace(there, name=self.name, lesson=self.lesson)
 
     def choice(self, said: str | float) -> str | float:
         """Read what is meant: an option by its letter or its words, or a number with or without its unit.
@@ -145,7 +103,8 @@ class Prediction:
             digits = words.removesuffix(self.unit.lower()).strip()
             plain = digits.replace(",", "").replace("_", "")
             if not NUMBER.fullmatch(plain):
-                raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{self._in_unit}.")
+                unit = f", in {self.unit}" if self.unit else ""
+                raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{unit}.")
             if "," in digits and not COMMAS.fullmatch(digits):
                 point = digits.replace(",", ".")
                 instead = f"Write {point} if you mean that" if NUMBER.fullmatch(point) else "Leave out the commas"
@@ -201,10 +160,6 @@ class Prediction:
         """The options with their letters."""
         return list(zip(ascii_lowercase, self.options, strict=False))
 
-    @property
-    def _in_unit(self) -> str:
-        return f", in {self.unit}" if self.unit else ""
-
 
 @dataclass(frozen=True)
 class Series:
@@ -219,9 +174,6 @@ class Series:
     parts: tuple[Prediction, ...]
     name: str = ""
     lesson: str = ""
-
-    def __post_init__(self) -> None:
-        assert all(part.options for part in self.parts), f"{self.question}: a part has no options"
 
     def on(self, backend: str) -> Series:
         """Return the questions as ranks with this backend answer them."""
@@ -277,11 +229,15 @@ def ask(text: str) -> Prediction:
         }
     else:
         known = {"answer": right[0], "options": tuple(Option(body, reply) for _, body, reply in marked)}
-    if there:
-        answer, other, why_there, without = _parts(there)
-        replies = {body: reply for _, body, reply in other}
-        known["nccl"] = OnNccl(float(answer) if number else answer, why_there, without, replies)
-    return Prediction(question, why=why, elsewhere=elsewhere, **known)
+    asked = Prediction(question, why=why, elsewhere=elsewhere, **known)
+    if not there:
+        return asked
+    answer, other, why, elsewhere = _parts(there)
+    replies = {o.text: o.reply for o in asked.options} | {body: reply for _, body, reply in other} | {answer: ""}
+    options = tuple(Option(o.text, replies.pop(o.text)) for o in asked.options)
+    assert number or not replies, f"there are no such options: {list(replies)}, in\n{text}"
+    changed = {"answer": float(answer) if number else answer, "options": options, "why": why, "elsewhere": elsewhere}
+    return replace(asked, nccl=replace(asked, **changed))
 
 
 def series(question: str, **parts: str) -> Series:

@@ -161,7 +161,8 @@ def read(logs: Sequence[dict[str, Any] | None]) -> Record:
     kept = [Log.of(plain) if plain else Log() for plain in logs]
     ran = [log for log, plain in zip(kept, logs, strict=True) if plain]
     shift = [timestamps.apart(log.clock, ran[0].clock if ran else Log.clock) for log in kept]
-    begun = [it.entered + since for log, since in zip(kept, shift, strict=True) for it in (*log.ops, *log.spans)]
+    begun = [op.entered + since for log, since in zip(kept, shift, strict=True) for op in log.ops]
+    begun += [span.entered + since for log, since in zip(kept, shift, strict=True) for span in log.spans]
     start = min(begun, default=0.0)
     for log, since in zip(kept, shift, strict=True):
         _shift(log, since - start)
