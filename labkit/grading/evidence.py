@@ -59,7 +59,7 @@ def never_waited(record: Record, finished: Collection[int], lost: Sequence[Op] =
     "Rank 0 started isend (line 3) and never waited for it."
     """
     waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not (op.waited or op.asked)]
-    return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{place(op)} and never waited for it")
+    return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{op.at} and never waited for it")
 
 
 def unreached(record: Record) -> list[int]:
@@ -76,7 +76,7 @@ def with_themselves(record: Record) -> list[str]:
     ops = [op for op in failed if op.kind in ("send", "recv") and op.peer == op.rank]
 
     def says(op: Op) -> str:
-        return f"{{}} {'send{s} to' if op.kind == 'send' else 'receive{s} from'} {{self}}{place(op)}"
+        return f"{{}} {'send{s} to' if op.kind == 'send' else 'receive{s} from'} {{self}}{op.at}"
 
     return _together(ops, says)
 
@@ -91,14 +91,9 @@ def with_others(record: Record, died: Collection[int], but: Collection[int] = ()
 
     def says(op: Op) -> str:
         size = _size(op)
-        return f"{{}} called {op.op}{f' with {size} of {op.dtype}' if size and op.dtype else ''}{place(op)}"
+        return f"{{}} called {op.op}{f' with {size} of {op.dtype}' if size and op.dtype else ''}{op.at}"
 
     return _together(last.values(), says)
-
-
-def place(op: Op) -> str:
-    """Say where a call stands in the cell: " (line 8)"."""
-    return f" ({op.place})" if op.place else ""
 
 
 def _together(ops: Iterable[Op], says: Callable[[Op], str]) -> list[str]:
@@ -128,7 +123,7 @@ def _disagreement(meeting: Meeting) -> str:
         for i, (value, rs) in enumerate(groups):
             op = first[rs[0]]
             who = "the others" if i and len(groups) == 2 and len(rs) > 1 else ranks(rs)
-            at = tail.format(op.op) + place(op) if i == 0 else "" if tail else place(op)
+            at = tail.format(op.op) + op.at if i == 0 else "" if tail else op.at
             said = f"{value.amount:,}" if i and isinstance(value, Size) and value.elements else value
             parts.append(f"{who} {says.format('s' * (len(rs) == 1), said)}{at}")
         return sentence([", and ".join(parts)])
@@ -143,8 +138,8 @@ def _misfit(message: Message) -> str:
     for what in (lambda op: op.dtype, _size):
         brought, room = what(send), what(recv)
         if brought and room and brought != room:
-            end = f"rank {recv.rank} makes room for {room}{place(recv)}"
-            return f"Rank {send.rank} sends {brought}{place(send)}, and {end}."
+            end = f"rank {recv.rank} makes room for {room}{recv.at}"
+            return f"Rank {send.rank} sends {brought}{send.at}, and {end}."
     return ""
 
 
@@ -159,15 +154,15 @@ def _lost(messages: Iterable[Message]) -> list[Op]:
 
 def _overwritten(op: Op) -> str:
     """Say that one tensor stands several times in a list of results: `[torch.empty(1)] * n`."""
-    same = f"the same tensor in it {op.shared} times{place(op)}"
+    same = f"the same tensor in it {op.shared} times{op.at}"
     return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the last"
 
 
 def _other_tags(record: Record) -> list[str]:
     """Say which sends and receives of two ranks do not meet because their tags differ."""
     return [
-        f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{place(a)}, and rank {b.rank} receives with tag "
-        f"{b.tag}{place(b)}."
+        f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{a.at}, and rank {b.rank} receives with tag "
+        f"{b.tag}{b.at}."
         for a, b in record.mistagged
     ]
 

@@ -78,7 +78,7 @@ def _forbidden(exercise: Exercise, record: Record) -> str:
         if op.kind in kinds or op.name in exercise.forbids or (op.primitive and op.primitive.name in names):
             banned.setdefault(op.called, op)
     first = min(banned.values(), key=lambda op: op.line or 0, default=None)
-    return f"It calls {listed(sorted(banned))}{f' ({first.place})' if first.place else ''}." if first else ""
+    return f"It calls {listed(sorted(banned))}{first.at}." if first else ""
 
 
 def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) -> str:

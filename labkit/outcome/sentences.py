@@ -214,7 +214,7 @@ def _left_open(behind: Behind, record: Record) -> str:
     """Say which ranks began a collective to which others never came; without the record, how many each began."""
     late = set(behind.ranks)
     for meeting in record.meetings:
-        begun = {op.rank: f"{op.op}{f' ({op.place})' * bool(op.place)}" for op in meeting.ops}
+        begun = {op.rank: f"{op.op}{op.at}" for op in meeting.ops}
         if meeting.group == behind.group and (absent := late - set(begun)):
             return f"{_begun(begun)}, and {ranks(absent)} never came to it: {EVERY}"
     begun = {r: count(n, "collective") for r, n in behind.begun.items()}

@@ -9,21 +9,20 @@ from typing import Any
 
 from labkit.floor import timestamps
 from labkit.outcome import text
-from labkit.outcome.graph import Graph
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
 from labkit.theory.log import Log, Op
 from labkit.theory.record import Record, read
 
 
-class Story(Graph):
+class Story:
     """What the ranks did when a cell was cut short, or in its longest wait where it ended by itself.
 
-    `long` are the seconds of that wait, 0 where the cell was cut short. `seconds` says how long each rank had waited,
-    or computed, until then; empty where the cell ended well.
+    Each rank is in one of two: `waiting` in a call, or doing something `instead`. `long` are the seconds of that wait,
+    0 where the cell was cut short. `seconds` says how long each rank had waited, or computed, until then; empty where
+    the cell ended well.
     """
 
     def __init__(self, logs: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
-        super().__init__()
         self.record: Record = read(logs)
         self.outcome = outcome
         self.long = 0.0
@@ -45,6 +44,44 @@ class Story(Graph):
     def live(self) -> bool:
         """Whether the cell still runs."""
         return self.outcome is not None and self.outcome.ended == "runs"
+
+    # -- who waits for whom ----------------------------------------------------------------------------------------
+
+    @property
+    def arrows(self) -> list[tuple[int, int]]:
+        """Every wait, as (the rank that waits, the rank that it waits for)."""
+        return [(r, other) for r, w in sorted(self.waiting.items()) for other in w.whom]
+
+    @property
+    def cycles(self) -> list[list[int]]:
+        """Ranks that wait for one another in a cycle: the shortest through the lowest rank, then among those left."""
+        found: list[list[int]] = []
+        for r in sorted(self.waiting):
+            path = self._back_to(r)
+            if path and not any(set(path) & set(cycle) for cycle in found):
+                found.append(path)
+        return found
+
+    def _back_to(self, start: int) -> list[int]:
+        """Find the shortest way from a rank along the arrows back to it; none is []."""
+        paths, seen = [[start]], {start}
+        for path in paths:  # grows below
+            for other in self.waiting[path[-1]].whom if path[-1] in self.waiting else ():
+                if other == start:
+                    return path
+                if other not in seen:
+                    seen.add(other)
+                    paths.append([*path, other])
+        return []
+
+    def reached(self, ranks: Iterable[int]) -> set[int]:
+        """Find all ranks that these ones wait for, also through others."""
+        found: set[int] = set()
+        new = set(ranks)
+        while new:
+            new = {o for r in new if r in self.waiting for o in self.waiting[r].whom} - found
+            found |= new
+        return found
 
     # -- where each rank was ------------------------------------------------------------------------------------------
 

@@ -112,6 +112,11 @@ class Op:
         return place(self.line, self.function)
 
     @property
+    def at(self) -> str:
+        """Its place, to stand behind its name: " (line 2)"; "" where it is not known."""
+        return f" ({self.place})" if self.place else ""
+
+    @property
     def wait_place(self) -> str:
         """The place of its `.wait()`: "line 9", "line 14 of ring"; with the call of ring where that is another line."""
         line = self.waited and self.waited[2]

@@ -74,12 +74,14 @@ class Ledger:
         self.at = max(self.at, until)
         self.note()
 
-    def add(self, buffer: int, offset: int, came: Sequence[Element]) -> None:
-        """Note that zeros were added here, though no number shows it."""
-        held = self.held[buffer]
-        for i, e in enumerate(came, offset):
-            held[i] = Element(held[i].value, _added([held[i], e]))
-        self.note()
+    def add_zeros(self, buffer: int, offset: int, count: int) -> None:
+        """Add received zeros to the origins here, though no number shows it."""
+        for source, came in [s for s in self.silent if len(s[1]) == count and s[0] != buffer]:
+            if held := self.held.get(buffer):
+                for i, e in enumerate(came, offset):
+                    held[i] = Element(held[i].value, _added([held[i], e]))
+                self.note()
+                self.silent.remove((source, came))
 
     def note(self) -> None:
         """Remember the state at this position; what a running receive writes to is unknown until it ends."""
@@ -269,12 +271,12 @@ class Replay:
             alike = len(carried) == len(values)
             ledger.landed(buffer, offset, values, [e.origin for e in carried] if alike else [None] * len(values))
             if not self._forward and len(habits := self._habits[ledger.rank]) == 1:
-                self._quietly(ledger, next(iter(habits)))
+                ledger.add_zeros(*next(iter(habits)))
             return True
         ledger.advance(op.view.since)
         if op.kind == "send":
             if self._forward:
-                self._quietly(ledger, where)
+                ledger.add_zeros(*where)
             ledger.sends += 1
             held = ledger.held.get(buffer, [])[offset : offset + count]
             values = _held(ledger.journal, buffer, op.view.since)[offset : offset + count]
@@ -287,13 +289,6 @@ class Replay:
             ledger.pending[id(op)] = where
             ledger.note()
         return True
-
-    def _quietly(self, ledger: Ledger, where: Place) -> None:
-        """Add the zeros that have come."""
-        for came in [s for s in ledger.silent if len(s[1]) == where[2] and s[0] != where[0]]:
-            if where[0] in ledger.held:
-                ledger.add(where[0], where[1], came[1])
-                ledger.silent.remove(came)
 
 
 def _held(journal: Sequence[tuple[int, list[Any]]], buffer: int, at: int) -> list[Any]:

@@ -66,11 +66,6 @@ class Call:
         world[np.ix_(self.ranks, self.ranks)] = own
         return world
 
-    @property
-    def algorithm(self) -> str:
-        """The textbook's way: "ring: 2S(N-1)/N from each rank"."""
-        return PRIMITIVES[self.op].route
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -94,8 +89,8 @@ class Asked:
     @property
     def name(self) -> str:
         """The calls that the figure is made of: "3 × all_reduce (ring: 2S(N-1)/N from each rank)"."""
-        count = Counter((c.op, c.algorithm) for c in self.calls)
-        parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({how})" for (op, how), k in count.items()]
+        count = Counter(c.op for c in self.calls)
+        parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({PRIMITIVES[op].route})" for op, k in count.items()]
         return "; ".join([*parts, *(["what the cell's sends carry"] if self.sends.any() else [])])
 
 
