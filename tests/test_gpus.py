@@ -23,7 +23,8 @@ from labkit.show.times import Times
 from labkit.show.waits import Waits
 from labkit.starting import StartRequest, _choose, _choose_far
 from labkit.theory import gpu_sharing
-from labkit.theory.record import Op, read
+from labkit.theory.log import Op
+from labkit.theory.record import read
 from workbook.tools.rank import nccl_trial
 from workbook.tools.sweep.measure import where
 

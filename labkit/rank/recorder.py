@@ -56,8 +56,8 @@ from labkit.rank.frames import leading_here
 from labkit.rank.group_counters import Noted, Span, Tally
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, group_ranks, source_rank
+from labkit.theory.log import Log, Op, is_cell
 from labkit.theory.primitives import PRIMITIVES
-from labkit.theory.record import Log, Op, is_cell
 
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 LIMIT = 2000  # operations of one cell that are kept: the last ones; the flight recorder keeps as many
