@@ -1,4 +1,4 @@
-"""How the last cell ended on this rank, or a function that labkit ran here by name: what was raised, when, and by whom.
+"""Tell how the last cell ended on this rank, or a function that labkit ran here: what was raised, when, and by whom.
 
 From this the notebook tells a cause from what it did to the other ranks, and need not read torch's English.
 """
@@ -60,7 +60,7 @@ def install(shell: Any) -> None:
 
 
 def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[threading.ExceptHookArgs], None]:
-    """Show what a thread of the learner's raises, unless the lab frees it: the cell's own error tells of that.
+    """Show what a learner's thread raises, unless the lab frees it: the cell's own error tells of that.
 
     The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
     """
@@ -74,12 +74,12 @@ def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[
 
 
 def last() -> dict[str, Any]:
-    """How the last cell, or the last function that labkit ran by name and that raised, ended here.
+    """Tell how the last cell ended here, or the last function that labkit ran by name and that raised.
 
-    `request` is the message that asked for it, so that nobody takes an older end for a newer one's. The others are
-    those of `of`; `error` is "" where nothing was raised. `aborted` is when the lab broke that group off, or None. The
-    lab breaks off all ranks, one a little before the other: an "operation" that failed after any rank's `aborted`
-    failed through the lab too.
+    `request` is the message that asked for it: so an older end is not taken for a newer one's. The others are those of
+    `of`; `error` is "" where nothing was raised. `aborted` is when the lab broke that group off, or None. The lab does
+    so on all ranks, one a little before the other: an "operation" that failed after any rank's `aborted` failed through
+    the lab too.
     """
     aborted = group.times()[1]
     broken_off = aborted if aborted is not None and aborted > _group else None
@@ -87,11 +87,11 @@ def last() -> dict[str, Any]:
 
 
 def of(error: BaseException) -> dict[str, Any]:
-    """What is known of an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op`, `line`, …
+    """Describe an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op`, `line`, …
 
     `at` is when it was caught, a timestamp of the `clock`: one for all ranks of a host. `op` is the operation of
     torch.distributed or comms that it came out of, `line` the line of the cell that led there. `raised` is
-    - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
+    - "operation" where an operation between ranks failed under way: a connection went down, no rank came in time;
     - "lab" where the lab had broken the group off before, or interrupted the cell;
     - "learner" for everything else, torch's complaint about a wrong argument as well.
     `forgotten` is what was used whose process group is gone, see `labkit.rank.destroyed_groups`; `differs` in what the
@@ -117,13 +117,13 @@ def of(error: BaseException) -> dict[str, Any]:
 
 
 def interrupted() -> None:
-    """The lab is about to interrupt the cell that runs."""
+    """Note that the lab is about to interrupt the cell that runs."""
     global _interrupted
     _interrupted = True
 
 
 def _raised(error: BaseException) -> str:
-    """By whom; an exception that was raised from another one, by whom that was."""
+    """Tell by whom it was raised; of an exception that was raised from another one, by whom that was."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, (KeyboardInterrupt, CancelledError)):  # a cell that awaits something is cancelled
@@ -134,7 +134,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _failed_under_way(error: BaseException) -> bool:
-    """Whether an operation failed for something that came, or did not come, from another rank.
+    """Tell whether an operation failed for something that came, or did not come, from another rank.
 
     What torch raises in Python is about arguments, but for its own DistErrors. What it raises in C++ may be either:
     a connection that went down tells them apart, where there is one that can be asked. A call that has come to
@@ -157,7 +157,7 @@ def _failed_under_way(error: BaseException) -> bool:
 
 
 def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]]:
-    """The frames that an exception came through, outermost first: each with its line, and whether Python raised it."""
+    """List the frames that an exception came through, outermost first: frame, line, whether Python raised it there."""
     found = []
     while traceback is not None:
         code = traceback.tb_frame.f_code.co_code
@@ -168,7 +168,7 @@ def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]
 
 
 def _cut(error: BaseException | None) -> None:
-    """Leave the learner's own frames in a traceback, where there are any, and in those that it was raised from."""
+    """Cut a traceback, and those that it was raised from, to the learner's own frames, where there are any."""
     outermost, chain = error, set()
     while error is not None and id(error) not in chain:
         chain.add(id(error))

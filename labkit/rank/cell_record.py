@@ -48,7 +48,7 @@ class Cell:
 
     @property
     def records(self) -> bool:
-        """Whether what any thread calls now is to be recorded."""
+        """Tell whether what any thread calls now is to be recorded."""
         return self.on and not self.paused
 
 

@@ -1,4 +1,4 @@
-"""What a rank holds, as plain data: small enough to send, exact enough to compare. Runs on an engine.
+"""Describe what a rank holds as plain data: small enough to send, exact enough to compare. Runs on an engine.
 
 A description shows the beginning of a value; its `digest` covers all of it, so that two ranks whose shown
 parts agree are still told apart.
@@ -109,7 +109,7 @@ def _tensor(value: torch.Tensor, limit: int) -> dict[str, Any]:
 
 
 def _elements(array: Any, limit: int) -> dict[str, Any]:
-    """The head of a tensor or array as nested lists; where that is not all of it, its range and mean too."""
+    """Return the head of a tensor or array as nested lists; where that is not all of it, its range and mean too."""
     *outer, last = array.shape or (1,)
     head = [min(n, 2) for n in outer[:-1]] + [min(n, ROWS) for n in outer[-1:]]
     head.append(last if last <= 2 * limit else limit)
@@ -133,7 +133,7 @@ def _range(array: Any) -> dict[str, Any]:
 
 
 def _wide(array: Any) -> Any:
-    """Half and 8-bit floats as float32, which everything can compute with and which holds them exactly."""
+    """Turn half and 8-bit floats into float32, which everything can compute with and which holds them exactly."""
     if isinstance(array, np.ndarray):
         return array.astype(np.float32) if array.dtype == np.float16 else array
     if array.is_floating_point() and array.dtype not in (torch.float32, torch.float64):
@@ -148,7 +148,7 @@ def _plain(values: Any, single: bool) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A number as JSON carries it, a float32 as 0.1 and not as 0.10000000149011612."""
+    """Return a number as JSON carries it, a float32 as 0.1 and not as 0.10000000149011612."""
     if isinstance(value, torch.Tensor):
         return _plain(value.item(), single=value.dtype == torch.float32)
     if isinstance(value, np.generic):

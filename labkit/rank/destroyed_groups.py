@@ -1,4 +1,4 @@
-"""What a failed call has used whose process group is gone, told from what torch's frames hold.
+"""Find what a failed call has used whose process group is gone, in what torch's frames hold.
 
 The lab joins a new group when it heals, and torch forgets all that were made in the old one: groups, and with them
 meshes, models, optimizers. What it raises where one of these is used depends on the call.
@@ -38,12 +38,11 @@ def used(error: BaseException, called: Sequence[FrameType]) -> str:
 
 
 def _is_gone(value: Any) -> bool:
-    """Whether this is a process group that torch has forgotten, or a mesh that has one."""
+    """Tell whether this is a process group that torch has forgotten, or a mesh that has one."""
     if isinstance(value, dist.ProcessGroup):
         return value not in torch_internals.groups()
     return isinstance(value, dist.DeviceMesh) and not _are_known(torch_internals.mesh_groups(value))
 
 
 def _are_known(names: Iterable[str]) -> bool:
-    """Whether torch has groups of these names."""
     return set(names) <= torch_internals.group_names()

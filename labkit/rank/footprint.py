@@ -1,4 +1,4 @@
-"""What a rank holds of a model between two operations, in bytes and by kind; see `labkit.rank.memory` for peaks."""
+"""Count what a rank holds of a model between two operations, by kind; see `labkit.rank.memory` for peaks."""
 
 from __future__ import annotations
 
@@ -72,14 +72,14 @@ def _weights(model: Any) -> list[torch.Tensor]:
 
 
 def _tensors(kind: str, value: Any) -> Any:
-    """What a learner has given a name, where it can hold tensors."""
+    """Return what a learner has given a name, where it can hold tensors."""
     if value is not None and not isinstance(value, (torch.Tensor, torch.nn.Module, dict, list, tuple)):
         raise LabError(f"{kind}: a {type(value).__name__} holds no tensors. Give a tensor, or a list or dict of them.")
     return value
 
 
 def _leaves(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a value."""
+    """Yield every tensor in a value."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, torch.nn.Module):
@@ -89,7 +89,7 @@ def _leaves(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _state(optimizer: Any) -> list[Any]:
-    """The tensors that an optimizer keeps; ZeroRedundancyOptimizer keeps them in one of its own, for its own part."""
+    """List the tensors that an optimizer keeps; ZeroRedundancyOptimizer keeps its own part's in an optimizer inside."""
     if optimizer is None or isinstance(optimizer, (dict, list, tuple)):
         return [optimizer]
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):

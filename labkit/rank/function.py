@@ -1,4 +1,4 @@
-"""A learner's function on a rank: found, told from an empty one, run on an input among the first n ranks."""
+"""Find a learner's function on a rank, tell it from an empty one, and run it on an input among the first n ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _last_words: int | None = None  # the file that a dying process writes its stack
 
 
 def begin(n: int, limit: float, folder: str, count: int) -> None:
-    """Before runs on n ranks: make their sub-group, number `count`, and let a process that crashes leave its stack.
+    """Make the sub-group for runs on n ranks, number `count`, and let a process that crashes leave its stack.
 
     The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
     """
@@ -52,7 +52,7 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
 
 
 def finish(count: int) -> bool:
-    """After runs: let go of both; whether this rank is in the lab's group. Groups are numbered from `count` now."""
+    """Let go of both; tell whether this rank is in the lab's group. Groups are numbered from `count` now."""
     global _last_words
     subworld.part(count)
     if _last_words is not None:
@@ -63,12 +63,12 @@ def finish(count: int) -> bool:
 
 
 def ready(name: str) -> dict[str, Any]:
-    """Before a check: what `describe` tells, how many groups this rank is in, and whether the lab's is one of them."""
+    """Return what `describe` and `agent.groups` tell before a check."""
     return {**describe(name), **agent.groups()}
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What the learner's namespace has under this name: `state` is "missing", "other", "empty" or "function"."""
+    """Tell what the learner's namespace has under this name: `state` is "missing", "other", "empty" or "function"."""
     space = shell().user_ns
     if name not in space:
         return {"state": "missing", "cell": "", "source": ""}
@@ -87,7 +87,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _blank(source: str) -> int | None:
-    """What a function has not got yet: the line of a `...` in it; 0 for all of its body; None where it is written.
+    """Find what a function lacks: the line of a `...` in it; 0 for all of its body; None where it is written.
 
     No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
     """
@@ -110,7 +110,7 @@ def _blank(source: str) -> int | None:
 
 
 def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
-    """Call the learner's function as one of n ranks; what became of it.
+    """Call the learner's function as one of n ranks, and tell what came of it.
 
     `call` has "args", "options", "dtype", "in_place", "module", "gradients", "memory", "seed" and "most", the bytes
     that a result may have to be told. The answer has "out", or "error" (type, message, place); also "kept" (the
@@ -215,7 +215,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[..., Any]:
-    """The same function; the answer's "drew" says whether it drew random numbers."""
+    """Wrap the function: the answer's "drew" says whether it drew random numbers."""
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -229,7 +229,7 @@ def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[.
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
-    """The gradients of the floating-point arguments, for the loss that `grading.gradients` weighs the result with.
+    """Return the floating-point arguments' gradients, for the loss that `grading.gradients` weighs the result with.
 
     None for an argument that nothing connects the result with.
     """
@@ -242,7 +242,7 @@ def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
 
 
 def _told(value: Any, most: int) -> Any:
-    """A value as plain data; of one that takes more bytes than so many, only what it is leaves the rank."""
+    """Return a value as plain data; of one that takes more than `most` bytes, only what it is."""
     left = most
     for size in _sizes(value):
         left -= size
@@ -253,7 +253,7 @@ def _told(value: Any, most: int) -> Any:
 
 
 def _sizes(value: Any) -> Iterator[int]:
-    """The bytes of all that a value holds, piece by piece."""
+    """Yield the bytes of all that a value holds, piece by piece."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.nbytes
     elif isinstance(value, (dict, list, tuple)):
@@ -264,7 +264,7 @@ def _sizes(value: Any) -> Iterator[int]:
 
 
 def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:
-    """An exception's type, message and place; the message is empty where the learner's own type cannot say it."""
+    """Return an exception's type, message and place; the message is empty where the learner's type cannot say it."""
     try:
         message = str(error)
     except Exception:
@@ -273,7 +273,7 @@ def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:
 
 
 def _place(error: BaseException) -> dict[str, Any]:
-    """The learner's innermost line that an error came through."""
+    """Find the learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}

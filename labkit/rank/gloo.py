@@ -1,4 +1,4 @@
-"""How many of Gloo's threads are at work in this process: torch does not say it, but Linux does.
+"""Tell from /proc how many of Gloo's threads are at work in this process: torch does not say it.
 
 A thread of Gloo lets go of a collective's tensors some time after the collective is done: for that it needs a
 processor, and Python's lock. A thread that has nothing to do waits for work without a time limit; all its other waits
@@ -18,7 +18,7 @@ ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mut
 
 
 def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
-    """The numbers of the threads that carry out Gloo's collectives; none where there is no /proc.
+    """List the numbers of the threads that carry out Gloo's collectives; none where there is no /proc.
 
     `its` are how their names begin. With "gloo_tcp" it is those that send and receive.
     """
@@ -27,7 +27,7 @@ def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
 
 
 def at_work() -> int | None:
-    """The number of threads that carry out a collective, or have not yet let go of its tensors.
+    """Count the threads that carry out a collective, or have not yet let go of its tensors.
 
     `None` where it cannot be known: on other systems than Linux, on other processors, and where Linux may not tell.
     """
@@ -40,7 +40,7 @@ def at_work() -> int | None:
 
 
 def holds_up(thread: str) -> bool:
-    """Whether a thread that is in C++ waits there for a collective: one is under way, and no thread computes.
+    """Tell whether a thread that is in C++ waits there for a collective: one is under way, and no thread computes.
 
     False where that cannot be known, see `at_work`. Python's own threads do not count: C++ lets none of them compute.
     """
@@ -51,7 +51,7 @@ def holds_up(thread: str) -> bool:
 
 
 def waits_for_thread(thread: str) -> bool:
-    """Whether a thread waits until another one of this process lets it go on; False where nobody can know."""
+    """Tell whether a thread waits until another one of this process lets it go on; False where unknown."""
     try:
         return sleeps(thread) and _told(thread, "syscall").split()[:1] == [FUTEX]
     except OSError:
@@ -59,7 +59,7 @@ def waits_for_thread(thread: str) -> bool:
 
 
 def sleeps(thread: str) -> bool:
-    """Whether a thread waits for something; False where it has ended, or where nobody can know."""
+    """Tell whether a thread waits for something; False where it has ended, or where that cannot be known."""
     try:
         return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
     except OSError:  # no descriptor is left to ask with
@@ -67,7 +67,7 @@ def sleeps(thread: str) -> bool:
 
 
 def all_sleep() -> bool:
-    """Whether none of its threads has anything to do now: one that only waits for a processor has."""
+    """Tell whether none of Gloo's threads has anything to do: one that only waits for a processor has."""
     return all(map(sleeps, threads(("pt_gloo", "gloo_tcp"))))
 
 
@@ -80,7 +80,7 @@ def _waits_for_work(thread: str) -> bool:
 
 
 def _told(thread: str, what: str) -> str:
-    """What Linux says of a thread; of one that has just ended, nothing."""
+    """Read what Linux says of a thread; of one that has just ended, nothing."""
     try:
         with open(f"{TASKS}/{thread}/{what}") as f:
             return f.read()

@@ -1,4 +1,4 @@
-"""Whether the GPU still runs something for this rank, asked on the agent's thread, which must not wait for it."""
+"""Tell whether the GPU still runs something for this rank; asked on the agent's thread, which must not wait for it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 from labkit.floor import time_limits
 
-_waiting: Future[str] | None = None  # for the end of the kernels that ran when somebody asked
+_waiting: Future[str] | None = None  # for the end of the kernels that ran when it was asked for
 
 
 def kernels() -> dict[str, Any]:
-    """`over`: whether no kernel of this rank runs; `lost`: why every CUDA call of its process fails, or "".
+    """Tell whether no kernel of this rank runs (`over`), and why every CUDA call of its process fails, or "" (`lost`).
 
     A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for the process, for good.
-    The wait has a thread of its own, and who asks again hears of the same one.
+    The wait has a thread of its own, and a second question hears of the same one.
     """
     global _waiting
     if not torch.cuda.is_initialized():

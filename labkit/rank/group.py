@@ -30,7 +30,7 @@ from labkit.theory import gpu_sharing
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
 ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
-LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
+LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where the sockets are not noted
 EVENT_LOOP = "anon_inode:[eventpoll]"  # what Linux calls the descriptor of an epoll instance
 WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a descriptor that it watches (proc(5))
 
@@ -57,13 +57,13 @@ def join(
     direct: int = 0,
     count: int = 1,
 ) -> dict[str, Any]:
-    """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
+    """Leave the group that there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
-    `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
+    `limit` is the group's time-out in seconds: what torch falls back to should a waiting rank not be freed. `local`
     counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
     NCCL has these for so many ranks of one GPU (`direct`). Groups that are made later are numbered from `count`: torch
     finds a group by its number, and what was made in an earlier world must not find one of other ranks.
-    Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
+    Return the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
@@ -110,7 +110,7 @@ def join(
 
 
 def joined() -> bool:
-    """Whether this rank is in the group that it joined last, and that works as far as anybody can see here.
+    """Tell whether this rank is in the group that it joined last, and that works as far as can be seen here.
 
     A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
     cell has ended at a call that was refused.
@@ -132,7 +132,7 @@ def leave() -> None:
 
 
 def choose_device(local: int, backend: str) -> torch.device:
-    """One GPU a rank with NCCL, the CPU otherwise."""
+    """Choose one GPU a rank with NCCL, the CPU otherwise."""
     if backend != "nccl":
         return torch.device("cpu")
     device = torch.device("cuda", local % torch.cuda.device_count())
@@ -166,17 +166,17 @@ def _shut() -> None:
 
 
 def aborted(within: float = 0.0) -> bool:
-    """Whether `abort` has come since this rank joined, or comes within so many seconds."""
+    """Tell whether `abort` has come since this rank joined, or comes within so many seconds."""
     return _store is None or _store.broken_off.wait(within)
 
 
 def times() -> tuple[float, float | None]:
-    """When this rank last joined a group, and when the lab last broke one off (None: never); both a timestamp."""
+    """Return when this rank last joined a group, and when the lab last broke one off (None: never)."""
     return _joined_at, _aborted_at
 
 
 def broken() -> bool | None:
-    """Whether a connection to another rank has gone down; None where there is none that can be asked.
+    """Tell whether a connection to another rank has gone down; None where there is none that can be asked.
 
     Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
     """
@@ -187,27 +187,27 @@ def broken() -> bool | None:
 
 
 def counted() -> bool:
-    """Whether bytes were seen to be counted on the sockets between this rank and the others."""
+    """Tell whether bytes were seen to be counted on the sockets between this rank and the others."""
     return _counted
 
 
 def moved() -> int | None:
-    """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
+    """Count the bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
 
-    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes.
+    None where they are not counted, or were not seen to be: not on Linux, on NCCL, in some sandboxes.
     """
     return _moved() if _counted else None
 
 
 def _counts() -> bool:
-    """Whether a barrier, which every rank joins in, is seen to move bytes here."""
+    """Tell whether a barrier, which every rank joins in, is seen to move bytes here."""
     before = _moved()
     dist.barrier()
     return _moved() > before
 
 
 def _moved() -> int:
-    """Linux counts in `struct tcp_info`, two 64-bit numbers at byte 120; elsewhere this is 0."""
+    """Read the bytes from `struct tcp_info`, where Linux has two 64-bit numbers at byte 120; elsewhere this is 0."""
     total = 0
     for noted in noted_sockets() if sys.platform == "linux" else ():
         with contextlib.suppress(OSError, struct.error), opened(noted) as s:
@@ -216,7 +216,7 @@ def _moved() -> int:
 
 
 def noted_sockets(only_living: bool = False) -> list[Socket]:
-    """The sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
+    """List the sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
     return [s for group, sockets in list(_sockets) if not only_living or _lives(group) for s in sockets]
 
 
@@ -229,11 +229,11 @@ def _is_up(noted: Socket) -> bool:
         with opened(noted) as s:
             return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
     except OSError as error:
-        return error.errno == errno.EMFILE  # no descriptor is left to ask with: nobody says that it is down
+        return error.errno == errno.EMFILE  # no descriptor is left to ask with: it may be up
 
 
 def opened(noted: Socket) -> socket.socket:
-    """A second handle on a socket, while it is the one that was noted; OSError where it is gone."""
+    """Open a second handle on a socket, while it is the one that was noted; OSError where it is gone."""
     fd, inode = noted
     own = os.dup(fd)
     try:
@@ -246,17 +246,17 @@ def opened(noted: Socket) -> socket.socket:
 
 
 def connected_sockets() -> set[Socket]:
-    """File descriptor and inode of every connected TCP socket of this process."""
+    """Return file descriptor and inode of every connected TCP socket of this process."""
     return tcp_sockets()[0]
 
 
 def data_sockets() -> set[Socket]:
-    """Of those, all but the one to the store where ranks meet and compare their calls: it carries no data of theirs."""
+    """Return of those all but the one to the store where ranks meet and compare calls: it carries no data of theirs."""
     return connected_sockets() - _to_store
 
 
 def _watched() -> set[Socket]:
-    """Look up which descriptors an event loop of this process watches: Gloo's sockets are watched, NCCL's never.
+    """Return the descriptors that an event loop of this process watches: Gloo's sockets are watched, NCCL's never.
 
     Empty where /proc does not tell, as in some sandboxes.
     """
@@ -270,7 +270,7 @@ def _watched() -> set[Socket]:
 
 
 def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
-    """File descriptor and inode of every TCP socket of this process: of the connected ones, and of the listening."""
+    """Return file descriptor and inode of this process's TCP sockets: of the connected, and of the listening ones."""
     connected, listening = set(), set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
@@ -344,7 +344,7 @@ def _forget(group: Any) -> None:
 
 
 def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.socket]:
-    """Handles on these sockets, without those that are gone."""
+    """Open handles on these sockets, without those that are gone."""
     found = []
     for one in noted:
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""Name the mistake that a wrong result comes from: it is held against what known mistakes give.
+"""Name the known mistake that gives the same wrong result, for harnesses of exercises.
 
-For harnesses of exercises. A budget for what is sent counts what `everyones` sends: not for exercises that have one.
+A budget for what is sent counts what `everyones` sends: not for exercises that have one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from labkit.rank.copies import shell
 def everyones(mine: Any) -> list[Any]:
     """Gather a value from every rank, by rank, and leave nothing in the record.
 
-    Call it before the learner's function: so it waits for nobody's mistake.
+    Call it before the learner's function, whose mistakes it would wait for.
     """
     with recorder.paused():
         each: list[Any] = [None] * dist.get_world_size()
@@ -28,7 +28,7 @@ def everyones(mine: Any) -> list[Any]:
 
 
 def name_it(out: Any, right: Any, slips: Mapping[str, Any], of: str = "") -> None:
-    """Raise an AssertionError that names the slips which give the same wrong result; nothing where none does."""
+    """Raise an AssertionError that names the slips which give the same wrong result; return where none does."""
 
     def off(wanted: Any) -> judge.Difference | None:
         return judge.first_difference(agent.plain(out), agent.plain(wanted), 1e-5, path=of)
@@ -73,7 +73,7 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
 
 
 def _edited(exercise: Exercise, old: str, new: str) -> Callable[..., Any]:
-    """The solution after an edit, with what it sees."""
+    """Run the edited solution's source with what the solution sees."""
     space = dict(getattr(exercise.function, "__globals__", {}))
     exec(exercise.before + exercise.code.replace(old, new), space)
     edited: Callable[..., Any] = space[exercise.name]

@@ -1,4 +1,4 @@
-"""A span for each layer's forward pass and for its backward pass, by hooks that change no number.
+"""Record a span for each layer's forward pass and for its backward pass, by hooks that change no number.
 
 Forward: the module's own hooks. Backward: hooks on the layer's part of autograd's graph, from the node that makes its
 output to the nodes that lead out of it and those that accumulate its parameters' gradients. A module's full backward
@@ -23,7 +23,7 @@ OURS = "labkit"  # marks a node of the graph that belongs to a layer
 
 
 def layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a model by their names: what a list of modules holds, else the outermost ones without such a list.
+    """Return the layers of a model by name: what a list of modules holds, else the outermost ones without such a list.
 
     >>> from labkit.rank import tiny
     >>> list(layers(tiny.Transformer(layers=2)))
@@ -51,13 +51,13 @@ def _layers(path: str, module: nn.Module, whole: bool) -> Iterator[tuple[str, nn
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """The modules in it that have parameters."""
+    """Return the modules in it that have parameters."""
     return {name: child for name, child in module.named_children() if next(child.parameters(), None) is not None}
 
 
 @contextlib.contextmanager
 def watched(model: nn.Module, begin: Open) -> Iterator[None]:
-    """Inside, every layer's forward and backward pass is a span that `begin` has begun."""
+    """Begin a span by `begin` for every layer's forward and backward pass inside."""
     watch = _Watch(begin)
     handles = [handle for name, layer in layers(model).items() for handle in _Layer(watch, name).hooked(layer)]
     try:
@@ -78,7 +78,7 @@ class _Watch:
         self.latest: _Call | None = None
 
     def end(self, *_: float) -> None:
-        """A backward pass is over, or nobody watches any more."""
+        """End the spans of a backward pass that is over; without a time, the watch too."""
         for call in self.calls:
             call.end()
         self.calls, self.latest = [], None
@@ -110,9 +110,8 @@ class _Layer:
         span, came_from = self.running.pop()
         if span is not None:
             stream.ended(span)
-        if (
-            torch.is_grad_enabled()
-        ):  # a graph of a kind that nobody knew here costs its span, and not the learner's cell
+        if torch.is_grad_enabled():
+            # A graph of an unknown kind costs its span, and not the learner's cell.
             with contextlib.suppress(AttributeError, RuntimeError):
                 self._follow({t.grad_fn for t in _tensors(out) if t.grad_fn is not None}, came_from)
 
@@ -154,7 +153,7 @@ class _Call:
         self.span: Span | None = None
 
     def came(self, *_: Any) -> None:
-        """The gradient of its output has come."""
+        """Begin the span: the gradient of the call's output has come."""
         if self.span is None:
             watch = self.layer.watch
             watch.latest = self
@@ -163,19 +162,19 @@ class _Call:
             self.span = watch.begin(self.layer.name, "backward")
 
     def went_on(self, *_: Any) -> None:
-        """One of its last pieces of work is done; the last of all stays."""
+        """End the span here: one of its last pieces of work is done; of several the last counts."""
         if self.span is not None:
             stream.ended(self.span)
 
     def end(self) -> None:
-        """No more of it will come in this backward pass."""
+        """Close the span: no more of the call comes in this backward pass."""
         if self.span is not None and self.span.left is None:
             stream.ended(self.span)
         self.span = None
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a module was given, or gave."""
+    """Yield the tensors in what a module was given, or gave."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict):

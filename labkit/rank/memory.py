@@ -1,4 +1,4 @@
-"""How many bytes of tensors a function or a block has alive at once: counted operation by operation."""
+"""Count how many bytes of tensors a function or a block has alive at once, operation by operation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Peak(OperationMode):
         self._alive: dict[int, int] = {}  # a storage's address → its bytes, less what it had when it was given
         self._given: dict[int, int] = {}  # a storage's address → its bytes when it was given
         self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # every storage of these two
-        self._finds_given = False  # whether what an operation is handed, and nobody knows, was there before
+        self._finds_given = False  # whether what an operation is handed, and is not known, was there before
         self._communicates = False
         self._patience = time_limits.GLOO_WORKS
 
@@ -59,7 +59,7 @@ class Peak(OperationMode):
         return f"at most {nbytes(self.bytes)} at once"
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, counted whenever it is called."""
+        """Wrap a function to be counted whenever it is called."""
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ class Peak(OperationMode):
         return counted
 
     def since_now(self) -> Peak:
-        """Begin at zero: whatever exists by now counts only by what it grows."""
+        """Begin at zero: what exists by now counts only by what it grows."""
         self._begin([o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)])
         self._finds_given = True  # C++ may hold others: the buckets of DistributedDataParallel
         return self
@@ -124,7 +124,7 @@ class Peak(OperationMode):
         """Count again, before it is the most so far: what has been let go or shrunk by now is not."""
         if self._communicates:
             self._wait_for_gloo()
-        with frames.looking:  # whoever looks at what this thread does holds its variables meanwhile
+        with frames.looking:  # a thread that looks at what this one does holds its variables meanwhile
             pass
         self._measure(list(self._alive))
         self.bytes = max(self.bytes, sum(self._alive.values()))
@@ -167,7 +167,7 @@ def peak() -> Iterator[Peak]:
 
 
 def _inside_a_call() -> bool:
-    """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
+    """Tell whether the operation is torch.distributed's own within a call, or comms' own for a header."""
     frame = sys._getframe(1).f_back  # none where autograd runs the operation on a thread of its own
     if frame is not None and frame.f_code.co_filename in CALLS:
         return True
@@ -179,7 +179,7 @@ def _inside_a_call() -> bool:
 
 
 def storages(value: Any, gradients: bool = True) -> Iterator[torch.UntypedStorage]:
-    """The memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
+    """Yield the memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
     if isinstance(value, torch.Tensor):
         yield from _storages(value)
         if gradients and value.is_leaf and value.grad is not None:
@@ -193,7 +193,7 @@ def storages(value: Any, gradients: bool = True) -> Iterator[torch.UntypedStorag
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The memory of one tensor: none on the device "meta", several pieces of a sparse one."""
+    """Yield the memory of one tensor: none on the device "meta", several pieces of a sparse one."""
     if hasattr(tensor, "__tensor_flatten__"):  # a DTensor, or another that is made of tensors
         names, _ = tensor.__tensor_flatten__()
         yield from storages([getattr(tensor, name) for name in names], gradients=False)

@@ -1,4 +1,4 @@
-"""Ranks that make different models for DistributedDataParallel find out before torch compares them.
+"""Let ranks that make different models for DistributedDataParallel find out before torch compares them.
 
 Torch names no parameter, and raises on some ranks only: the others wait in a broadcast that they alone have entered.
 """
@@ -42,7 +42,7 @@ def comparing(verify: Callable[..., None], compare: Callable[[Any, States], None
 
 
 def states(module: torch.nn.Module, apart: Container[str], buffers: bool) -> States:
-    """What the ranks of one model must have alike, but for the parameters and buffers that are kept `apart`."""
+    """Describe what the ranks of one model must have alike, but for the parameters and buffers kept `apart`."""
     found = {f"parameter {n}": _told(p) + ", frozen" * (not p.requires_grad) for n, p in module.named_parameters()}
     found |= {f"buffer {n}": _told(b) for n, b in module.named_buffers() if buffers}
     return {name: what for name, what in found.items() if name.partition(" ")[2] not in apart}
@@ -53,7 +53,7 @@ def _told(x: torch.Tensor) -> str:
 
 
 def compare(store: dist.Store, key: str, me: int, members: list[int], mine: States) -> None:
-    """Raise where a rank of the group that has come to this key has another model; nobody waits for anybody.
+    """Raise where a rank of the group that has come to this key has another model; wait for no rank.
 
     Each puts up its own before it reads, so of two ranks at least one sees the other.
     """
@@ -68,7 +68,7 @@ def compare(store: dist.Store, key: str, me: int, members: list[int], mine: Stat
 
 
 def disagreement(models: Mapping[int, States]) -> str:
-    """In which parameter or buffer the ranks' models first differ, or in which order.
+    """Name the parameter or buffer in which the ranks' models first differ, or say that their order differs.
 
     >>> disagreement({0: {"parameter weight": "float32[3, 4]"}, 1: {"parameter weight": "float32[2, 4]"}})
     'parameter weight is float32[3, 4] on rank 0 and float32[2, 4] on rank 1'

@@ -1,4 +1,4 @@
-"""From one rank to another: a value, and ahead of it what it is, so that the receiver can make room."""
+"""Send a value from one rank to another, and ahead of it what it is, so that the receiver can make room."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The owner of the process at the other end of a connection: another user's program at Gloo's doors is kept out.
+"""Look up the owner of a connection's other end, to keep another user's program out of Gloo's doors.
 
-Gloo listens at a TCP port of its own for each group, and takes whoever comes first with the right small number for the
-rank that it waits for. Linux tells whose a connection on this host is, and a filter shuts a door without closing it.
+Gloo listens at a TCP port of its own for each group, and takes the first connection that tells the right small number
+for the rank that it waits for. Linux tells whose a connection on this host is, and a filter shuts a door without
+closing it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Ends = tuple[End, End]  # this end of a connection and the other one
 
 
 def shut_the_door(listening: socket.socket) -> None:
-    """Let nobody else connect to this socket: whoever tries gets no answer. The rank does not even wake up.
+    """Let no other process connect to this socket: the filter drops its packets, and the rank does not even wake up.
 
     Closing it, or shutting it down, would end Gloo and the rank with it.
     """
@@ -96,7 +97,7 @@ def by_netlink(connections: Sequence[Ends]) -> list[tuple[int | None, int | None
 
 
 def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[int]) -> tuple[bool, int | None]:
-    """Whether this host has this end, and its user, None where no process holds it.
+    """Tell whether this host has this end, and its user, None where no process holds it.
 
     A socket that is bound to an interface, as anyone may bind theirs, is found by the number of that interface alone.
     """
@@ -108,7 +109,7 @@ def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[
 
 
 def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tuple[int, int] | None:
-    """User and inode of the socket with these ends: without an inode no process holds it, and it counts as root's.
+    """Ask for user and inode of the socket with these ends: without an inode no process holds it; it counts as root's.
 
     Where there is no such connection, the kernel tells of a socket that listens at this end.
     """
@@ -155,10 +156,10 @@ def _end(family: int, address: tuple[str, int]) -> End:
 
 
 def _spelt(end: End) -> str:
-    """An end as /proc/net/tcp spells it."""
+    """Spell an end as /proc/net/tcp does."""
     return f"{_words(end[0])}:{end[1]:04X}"
 
 
 def _words(address: bytes) -> str:
-    """The 32-bit words of an address in this machine's order."""
+    """Write the 32-bit words of an address in this machine's order."""
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))

@@ -70,7 +70,7 @@ def forget() -> None:
 
 
 def again(y: str) -> dict[str, Any]:
-    """Run the cell once more on what it started from: the seconds it took, and where `y` came out the same."""
+    """Run the cell once more on what it started from: tell the seconds it took, and whether `y` came out the same."""
     if "refused" in _kept:
         return _failed(Refused(_kept["refused"]))
     try:
@@ -120,7 +120,7 @@ def respond(y: str, families: list[tuple[int, int]], sources: list[tuple[int, in
 
 
 def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
-    """The responses, neighbours that are alike told once where there are many."""
+    """Return the responses, neighbours that are alike told once where there are many."""
     size = rests.shape[1]
     starts = list(range(size))
     if size > 64:
@@ -135,7 +135,7 @@ def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
 
 
 def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
-    """What an expression holds, as plain data: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
+    """Tell what an expression holds: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
     try:
         value = _value(expression, space)
     except Exception as error:
@@ -158,7 +158,7 @@ def _is_many(value: Any) -> bool:
 
 
 def filled(value: Any, levels: np.ndarray) -> Any:
-    """The value with other numbers in it, type for type; tensors, arrays, lists and dicts are changed in place."""
+    """Put other numbers into a value, type for type; tensors, arrays, lists and dicts are changed in place."""
     return _filled(value, iter(levels.tolist()))
 
 
@@ -188,7 +188,7 @@ def _number(value: Any) -> float:
 
 
 def _change(before: Any, after: Any) -> float:
-    """By how much a leaf moved; 1 where it is no number and became another."""
+    """Tell by how much a leaf moved; 1 where it is no number and became another."""
     if isinstance(before, (bool, int, float)) and isinstance(after, (bool, int, float)):
         if before == after or (before != before and after != after):
             return 0.0
@@ -197,7 +197,7 @@ def _change(before: Any, after: Any) -> float:
 
 
 def _result(y: str, space: dict[str, Any]) -> list[Any]:
-    """The leaves of the result; none where this rank has none."""
+    """List the leaves of the result; none where this rank has none."""
     try:
         value = _value(y, space)
     except NameError:
@@ -214,7 +214,7 @@ def _near(a: Any, b: Any) -> bool:
 
 
 def _run(levels: np.ndarray | None) -> dict[str, Any]:
-    """Run the remembered code on a fresh copy, with these numbers in x; the names as it left them."""
+    """Run the remembered code on a fresh copy, with these numbers in x; return the names as it left them."""
     space = copied(_kept["space"], _kept["names"])
     if levels is not None:
         x = _kept["x"]
@@ -254,7 +254,7 @@ def _untouched() -> Iterator[None]:
 
 
 def _once(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook: it is asked before each of these events."""
+    """Refuse what would last, as Python's audit hook, which is asked before each of these events."""
     lasts = event in LASTING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
     if _probing and lasts and (threading.get_ident() == MAIN or works_for_backward()):
         if arguments and guard.is_board(arguments[0]):  # of a group that the cell makes: it goes with the group

@@ -1,4 +1,4 @@
-"""What torch and Python can be told globally: as a new process has it while the lab runs a function, then as it was."""
+"""Run a function of the learner's under the settings of torch and Python that a new process has, then put them back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import torch
 from labkit.rank import torch_internals
 from labkit.rank.torch_internals import MODULE_HOOKS, PRINT_OPTIONS
 
-_entered: list[Any] = []  # contexts that nobody leaves
+_entered: list[Any] = []  # contexts that are not left
 
 
 @contextlib.contextmanager
 def as_new() -> Iterator[None]:
-    """Run what is inside under torch's own defaults, then put back whatever it or the learner had set.
+    """Run what is inside under torch's own defaults, then put back what it or the learner had set.
 
     dtype, device, gradients, inference, threads, determinism, autocast, anomaly detection, precision, tiny numbers,
     printing, modes, hooks of all modules and of saved tensors, generators of random numbers; of Python and numpy the
@@ -53,13 +53,13 @@ def seed(number: int) -> None:
 
 
 def drawn() -> bytes:
-    """The generators' states: others than before where numbers were drawn meanwhile."""
+    """Read the generators' states: others than before where numbers were drawn meanwhile."""
     states = [read() for read, _ in _generators()]
     return pickle.dumps([state.numpy() if isinstance(state, torch.Tensor) else state for state in states])
 
 
 def _generators() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How to read and set the state of each generator of random numbers; of a GPU's only where one is in use."""
+    """List how to read and set the state of each random number generator; of a GPU's only where one is in use."""
     found: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
         (torch.get_rng_state, torch.set_rng_state),
         (np.random.get_state, np.random.set_state),
@@ -69,26 +69,25 @@ def _generators() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
 
 
 def _directory() -> str:
-    """The working directory; nothing where that has gone."""
+    """Return the working directory; "" where that has gone."""
     with contextlib.suppress(OSError):
         return os.getcwd()
     return ""
 
 
 def _enter_inference(mode: bool) -> None:
-    """Begin or end inference mode for good: torch has no setter, and a context that nobody leaves."""
+    """Begin or end inference mode for good: torch has no setter, and a context that is not left."""
     context = torch.inference_mode(mode)
     context.__enter__()
     _entered.append(context)
 
 
 def _flushes_denormal() -> bool:
-    """Whether numbers that are too small for a float's exponent become 0; torch does not say."""
+    """Tell whether numbers that are too small for a float's exponent become 0; torch does not say."""
     return bool(torch.tensor([1e-40], device="cpu").mul(1) == 0)
 
 
 def _alarm() -> bool:
-    """Whether the process will be sent SIGALRM."""
     return signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
 
 

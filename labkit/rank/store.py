@@ -1,4 +1,4 @@
-"""Where ranks meet before they are connected: a file, or rank 0's memory, with waits that can be broken off.
+"""A store in which ranks meet before they are connected, a file or rank 0's memory, with waits that can be broken off.
 
 torch's own stores wait in C++ until their time-out, however hopeless. A rank that waits there, because another
 one never calls `new_group`, could only be ended with all its variables.
@@ -24,7 +24,7 @@ _listening: socket.socket | None = None  # on rank 0, between `open_at` and the 
 
 
 def open_at() -> str:
-    """Listen for ranks on other hosts, at this host's address alone; what `MeetingStore` is given as its place.
+    """Listen for ranks on other hosts, at this host's address alone; return the place for `MeetingStore`.
 
     torch's own store would listen on every address that there is.
     """
@@ -39,7 +39,7 @@ def open_at() -> str:
 
 
 def _store(place: str, world_size: int) -> dist.Store:
-    """torch's store at this place; the rank that listens there keeps it, all others reach it."""
+    """Make torch's store at this place; the rank that listens there keeps it, all others reach it."""
     global _listening
     if not place.startswith(TCP):
         return dist.FileStore(place, world_size)

@@ -1,4 +1,4 @@
-"""When the GPU was at what a rank has called: events on its stream, read on the clock of `perf_counter`.
+"""Tell when the GPU was at what a rank has called: events on its stream, read on the clock of `perf_counter`.
 
 A call on a GPU returns when its work is enqueued. So an event is put on the stream before the call and one behind it:
 the GPU comes to the first when it has done all that was enqueued earlier, and to the second when the call's data has
@@ -28,7 +28,7 @@ def gpu() -> str:
 
 
 def together() -> bool:
-    """Whether this rank computes at the same time as those that share its GPU, under an MPS daemon."""
+    """Tell whether this rank computes at the same time as those that share its GPU, under an MPS daemon."""
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
@@ -81,7 +81,7 @@ def told() -> None:
 
 
 def _event(stream: Any = None) -> Any:
-    """An event at the end of a stream, of the one that is used here where none is given; None where CUDA refuses."""
+    """Record an event at the end of a stream, by default the current one; None where CUDA refuses."""
     with contextlib.suppress(RuntimeError):
         event = torch.cuda.Event(enable_timing=True)
         event.record(stream) if stream else event.record()
@@ -90,13 +90,13 @@ def _event(stream: Any = None) -> Any:
 
 
 def _now() -> tuple[float, Any] | None:
-    """This moment, and an event that the GPU has come to at this moment; None where it does not come to it."""
+    """Return this moment, and an event that the GPU comes to at this moment; None where it does not come to it."""
     event = _event(_beside)
     return (time.perf_counter(), event) if event is not None and _reached(event) else None
 
 
 def _reached(event: Any) -> bool:
-    """Whether the GPU has come to an event, or comes to it in time."""
+    """Tell whether the GPU has come to an event, or comes to it in time."""
     until = time.perf_counter() + time_limits.GPU_CATCHES_UP
     with contextlib.suppress(RuntimeError):
         while not event.query():

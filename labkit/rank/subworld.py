@@ -42,13 +42,13 @@ def gather(n: int, limit: float, count: int) -> None:
 
 @contextlib.contextmanager
 def turn(n: int, nth: int) -> Iterator[None]:
-    """For one of several calls as one of n ranks: groups that it makes are its own, and go with `let_go`."""
+    """Give one of several calls, as one of n ranks, groups of its own, which go with `let_go`."""
     with groups_of_passage(), _meeting_place(_groups[n], f"{nth}/"):
         yield
 
 
 def any_of(n: int, nth: int, said: bool) -> bool:
-    """Meet the other ranks of the first n once all have made call `nth`, a number of its own; whether one says so.
+    """Meet the other ranks of the first n once all have made call `nth`, a number of its own; tell whether one says so.
 
     In a collective a rank could meet another one that is still in a call of the learner's.
     """
@@ -72,7 +72,7 @@ def part(count: int) -> None:
 
 @contextlib.contextmanager
 def groups_of_passage() -> Iterator[None]:
-    """Groups that are made meanwhile go with `let_go`."""
+    """Let groups that are made inside go with `let_go`."""
     before = set(torch_internals.groups())
     try:
         yield
@@ -99,7 +99,7 @@ def _destroy(groups: Iterable[Any]) -> None:
 
 
 class Gate:
-    """Stop's signal while a learner's function runs: it breaks off the function, once, and never what is around it.
+    """Holds Stop's signal back while a learner's function runs: it breaks off the function, and not what is around it.
 
     >>> with Gate() as gate:  # an interrupt waits
     ...     try:
@@ -114,7 +114,7 @@ class Gate:
         self._came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """What Python calls when the signal comes."""
+        """Handle the signal."""
         if self._open and postponed(frame):
             return
         self._came = True
@@ -143,12 +143,12 @@ class Gate:
 
 @contextlib.contextmanager
 def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None]:
-    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count`, and go with `let_go`.
+    """Be one of n ranks inside; groups that are made meanwhile are numbered from `count`, and go with `let_go`.
 
-    Those of the time before go now: whoever calls the ranks again has heard from all that were in them.
-    `space` is where the learner's `rank` and `world_size` are. However it is left, all is put back, step by step in
-    reverse, also where one step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed
-    meanwhile stays destroyed, for the lab to heal.
+    Those of the time before go now: the caller has heard from all ranks that were in them. `space` is where the
+    learner's `rank` and `world_size` are. However it is left, all is put back, step by step in reverse, also where one
+    step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed meanwhile stays destroyed, for
+    the lab to heal.
     """
     let_go()
     world = dist.group.WORLD
@@ -190,13 +190,11 @@ def _return_to(world: Any) -> None:
 
 
 def _assert_in(world: Any) -> None:
-    """The default group is the one from before, or there is none."""
     assert dist.group.WORLD in (world, None), "the default group was not put back"
 
 
 @contextlib.contextmanager
 def _put(mapping: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
-    """Set names for a while."""
     before = {name: mapping[name] for name in values if name in mapping}
     mapping.update(values)
     try:

@@ -1,10 +1,10 @@
-"""How late threads may wake: Gloo's look up a hundred times a second, for nothing; what arrives wakes them anyway."""
+"""Let threads wake late: Gloo's look up a hundred times a second, for nothing; what arrives wakes them anyway."""
 
 import ctypes
 import sys
 
 PR_SET_TIMERSLACK = 29  # linux/prctl.h
-DROWSY = 0.01  # seconds; whoever leaves a group waits once so much longer for its thread
+DROWSY = 0.01  # seconds; a rank that leaves a group waits once so much longer for its thread
 
 
 def may_oversleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Torch's functions by their newest names, which a torch as old as 2.11 has under older ones."""
+"""Give torch's functions their newest names, which a torch as old as 2.11 has under older ones."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def abort_groups() -> None:
 
 
 def group_maker() -> Callable[..., Any]:
-    """Return the function that makes every process group but one that is split off, whoever asks for it."""
+    """Return the function that makes every process group but those that are split off another one."""
     return distributed_c10d._new_process_group_helper
 
 
