@@ -359,9 +359,9 @@ def test_what_the_gpu_is_about_to_do_is_waited_for(monkeypatch):
 def test_without_a_gpu_nothing_is_marked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", None)
     stream.forget()
-    stream.came(op := Op(0, 0, "all_reduce", "collective", (0,)))
-    stream.left(op)
-    stream.told()
+    stream.mark_start(op := Op(0, 0, "all_reduce", "collective", (0,)))
+    stream.mark_end(op)
+    stream.read_times()
     assert (op.ran, stream.gpu()) == (None, "")
 
 

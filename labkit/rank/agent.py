@@ -68,7 +68,7 @@ def attach() -> None:
     if kernel.control_thread is None:
         _control_thread(kernel)
     kernel.log.setLevel(logging.WARNING)  # it would make records of each message, and write none of them
-    shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
+    shell().ask_exit = refuse_exit  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         content = parent["content"]
@@ -136,24 +136,13 @@ def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
     print(data["text/plain"] if isinstance(data, dict) else data)
 
 
-def stay() -> None:
+def refuse_exit() -> None:
     """Refuse exit() and quit(): a rank that left would die a moment later, in the middle of another cell."""
     raise LabError("exit() and quit() do not end a rank. Let the cell end, or call lab.stop() in the notebook.")
 
 
-def prepare(
-    rank: int,
-    world_size: int,
-    backend: str,
-    store: str,
-    limit: float,
-    local: int,
-    shares: bool,
-    direct: int,
-    guarded: bool,
-    count: int,
-) -> dict[str, Any]:
-    """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
+def prepare(guarded: bool, rank: int, world_size: int, *meeting: Any) -> dict[str, Any]:
+    """Join the group (`group.join`) and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     file_limit.spare("this rank")
     attach()
     add_newest()
@@ -164,7 +153,7 @@ def prepare(
     cell_end.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
-    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, count)
+    facts = group.join(rank, world_size, *meeting)
     _note_counts()
     device = torch.device(facts["device"])
     namespace.give(
@@ -357,12 +346,11 @@ def steps() -> list[int]:
     return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, torch_internals.group_count()]
 
 
-_at_cell_start: tuple[dict[str, int], dict[str, int]] = {}, {}
+_at_cell_start: tuple[dict[str, int], dict[str, tuple[list[int], int]]] = {}, {}
 
 
-def _counts() -> tuple[dict[str, int], dict[str, int]]:
-    """Count the operations started in each of this rank's groups: as torch counts them, and as the guard does."""
-    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())}, guard.counts()
+def _counts() -> tuple[dict[str, int], dict[str, tuple[list[int], int]]]:
+    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())}, guard.compared()
 
 
 def _note_counts(_: Any = None) -> None:
@@ -379,14 +367,12 @@ def groups() -> dict[str, Any]:
     see `group.joined`.
     """
     beside = _runs_beside()  # asked first: what ends now has made its calls
-    (started, compared), members = _counts(), guard.members()
+    started, compared = _counts()
     started_before, compared_before = _at_cell_start
     return {
         "steps": {name: n - started_before.get(name, 0) for name, n in started.items()},
         "compared": {
-            name: (members[name], n - compared_before.get(name, 0), n)
-            for name, n in compared.items()
-            if name in members
+            name: (ranks, n - compared_before.get(name, ((), 0))[1], n) for name, (ranks, n) in compared.items()
         },
         "beside": beside,
         "groups": len(torch_internals.groups()),

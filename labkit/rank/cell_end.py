@@ -9,7 +9,7 @@ import dis
 import sys
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from traceback import clear_frames
 from types import FrameType, TracebackType
 from typing import Any
@@ -159,34 +159,40 @@ def _failed_under_way(error: BaseException) -> bool:
 def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]]:
     """List the frames that an exception came through, outermost first: frame, line, whether Python raised it there."""
     found = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code.co_code
-        raised = dis.opname[code[traceback.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-        found.append((traceback.tb_frame, traceback.tb_lineno, raised))
-        traceback = traceback.tb_next
+    for entry in _entries(traceback):
+        instruction = dis.opname[entry.tb_frame.f_code.co_code[entry.tb_lasti]]
+        found.append((entry.tb_frame, entry.tb_lineno, instruction in ("RAISE_VARARGS", "RERAISE")))
     return found
+
+
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, each once."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 def _cut(error: BaseException | None) -> None:
     """Cut a traceback, and those that it was raised from, to the learner's own frames, where there are any."""
-    outermost, chain = error, set()
-    while error is not None and id(error) not in chain:
-        chain.add(id(error))
-        entries = []
-        entry = error.__traceback__
-        while entry is not None:
-            entries.append(entry)
-            entry = entry.tb_next
+    for one in _chain(error):
+        entries = list(_entries(one.__traceback__))
         mine = [e for e in entries if frames.is_learners(e.tb_frame)]
         mine = mine if len(mine) <= 2 * SHOWN else mine[:SHOWN] + mine[-SHOWN:]
         if mine:
-            if error is outermost and mine[0] is not entries[0]:
+            if one is error and mine[0] is not entries[0]:
                 mine.insert(0, entries[0])  # IPython's own, which it leaves out when it renders
             cut = None
             for e in reversed(mine):
                 cut = TracebackType(cut, e.tb_frame, e.tb_lasti, e.tb_lineno)
-            error.__traceback__ = cut
-        error = error.__cause__ or error.__context__
+            one.__traceback__ = cut
 
 
 def _let_go(shell: Any, error: BaseException | None) -> None:
@@ -194,16 +200,14 @@ def _let_go(shell: Any, error: BaseException | None) -> None:
 
     That may be a process group, or a tensor for which memory ran out.
     """
-    shell.InteractiveTB.tb, gone = None, set()
+    shell.InteractiveTB.tb = None
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
-    while error is not None and id(error) not in gone:
-        gone.add(id(error))
-        clear_frames(error.__traceback__)
-        for frame, *_ in _frames(error.__traceback__):
-            _ = frame.f_locals  # before Python 3.13 a copy, which IPython 8 asked for and keeps: it is emptied too
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for one in _chain(error):
+        clear_frames(one.__traceback__)
+        for entry in _entries(one.__traceback__):
+            _ = entry.tb_frame.f_locals  # before Python 3.13 a copy, which IPython 8 asked for and keeps: emptied too
+        one.__traceback__ = None
 
 
 def note(shell: Any, error: BaseException | None) -> None:

@@ -58,7 +58,7 @@ current = Cell()
 def records() -> dict[str, Any]:
     """Return the last cell's record as plain data, with what is needed to compare its times with other ranks'."""
     cell = current
-    stream.told()
+    stream.read_times()
     ops, spans = list(cell.ops), list(cell.spans)
     until = time.perf_counter() if cell.ended is None else cell.ended
     missing, unnamed = cell.tally.missing(cell.began, until)

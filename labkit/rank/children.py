@@ -63,7 +63,7 @@ def _begin() -> None:
     _let_through()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # only now: what is raised in here is lost
     guard.forbid(FORKED)
-    recorder.stay()
+    recorder.keep_in_place()
     for name in OURS:
         setattr(dist.ProcessGroup, name, _refuse)
     dist.Work.wait = _refuse  # type: ignore[method-assign]

@@ -6,11 +6,13 @@ what is not named here comes out right, or torch refuses it itself (pytorch#1929
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from labkit.rank.nested import tensors
 
 
 def in_order(x: torch.Tensor) -> bool:
@@ -41,7 +43,7 @@ TAKES: dict[str, dict[str, Callable[[torch.Tensor], bool]]] = {  # by operation 
 def spoiled(name: str, given: dict[str, Any], group: Any) -> str:
     """Say what is wrong with a tensor that an operation of the dispatcher is given, and what to do; "" for nothing."""
     for argument, fits in TAKES.get(name, {}).items():
-        for x in _tensors(given[argument]):
+        for x in tensors(given[argument]):
             if not fits(x) and f"{x.device.type}:gloo" in dist.get_backend_config(group):
                 shape, strides = list(x.shape), x.stride()
                 remedy = "x.contiguous()" if argument.startswith("input") else "y = x.contiguous(), then x.copy_(y)"
@@ -50,11 +52,3 @@ def spoiled(name: str, given: dict[str, Any], group: Any) -> str:
                     f"memory (its strides are {strides}). Make the call with {remedy}."
                 )
     return ""
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    else:
-        for each in given or ():
-            yield from _tensors(each)

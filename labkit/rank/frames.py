@@ -42,7 +42,7 @@ OWN = re.compile(r"/(labkit|workbook/tools)/rank/")  # files of what runs on a r
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, FUNCTIONAL)  # what communicates, not what only uses it
 RESULTS = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's
-COMMS = (_of("comms"), _of("p2p"))
+COMMS = _of("comms")
 BETWEEN = (_of("recorder"), _of("anysource"))
 GENERATED = re.compile(r"^<eval_with_key>|/torchinductor_")  # what torch.compile makes of the learner's functions
 DDP = (ddp.__file__, f"{TORCH}utils.py")
@@ -296,7 +296,7 @@ def named(places: Iterable[tuple[str, str]]) -> str | None:
                 called = "wait" if name in RESULTS else name
             elif file == DTENSOR and called:  # its functions call those in turn: what a learner called is `full_tensor`
                 called = name
-            elif file in COMMS:
+            elif file == COMMS:
                 called = f"comms.{name}"
     return called
 

@@ -43,7 +43,7 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
     The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
     """
     global _last_words
-    subworld.gather(n, limit, count)
+    subworld.make(n, limit, count)
     if not faulthandler.is_enabled():
         log = os.environ.get(LOG)
         path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
@@ -54,7 +54,7 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
 def finish(count: int) -> bool:
     """Let go of both; tell whether this rank is in the lab's group. Groups are numbered from `count` now."""
     global _last_words
-    subworld.part(count)
+    subworld.destroy(count)
     if _last_words is not None:
         faulthandler.disable()
         os.close(_last_words)
@@ -137,17 +137,17 @@ def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: f
         for nth, call in enumerate(calls, count):
             one: dict[str, Any] = {}
             answer["answers"].append(one)
-            with subworld.turn(n, nth):
+            with subworld.one_call(n, nth):
                 _attempt(gate, name, call, one)
             answer |= {what: one[what] for what in ("error", "ended") if what in one}
             try:
                 with gate.opened():
-                    if subworld.any_of(n, nth, "error" in one or monotonic() > until):
+                    if subworld.any_rank(n, nth, "error" in one or monotonic() > until):
                         break
             except BaseException as error:  # another rank does not come, and the lab has freed this one
                 answer = {"error": _said(error), "ended": cell_end.of(error)} | answer
                 break
-            subworld.let_go()
+            subworld.destroy_temporary()
     return answer
 
 

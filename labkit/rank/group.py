@@ -22,9 +22,9 @@ import torch.distributed.nn.functional  # before a group is joined: it keeps the
 
 from labkit.floor import pid_namespace, time_limits, timestamps
 from labkit.rank import guard, torch_internals
-from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
+from labkit.rank.peer_owner import accept_again, refuse_other_users, stop_accepting
 from labkit.rank.store import TCP, MeetingStore
-from labkit.rank.timer_slack import DROWSY, may_oversleep
+from labkit.rank.timer_slack import GLOO_SLACK, set_timer_slack
 from labkit.theory import gpu_sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
@@ -41,7 +41,7 @@ _joined_at = 0.0  # a timestamp, as the next
 _aborted_at: float | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
-_doors: set[Socket] = set()  # at which Gloo listens, and that are shut
+_shut_listeners: set[Socket] = set()  # at which Gloo listens, and that accept no connection any more
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
 
@@ -67,7 +67,7 @@ def join(
     """
     global _store, _joined_at, _world, _counted
     leave()
-    _doors.clear()
+    _shut_listeners.clear()
     torch_internals.number_groups_from(0)  # a failed attempt counts; what an earlier world holds knows it by its name
     _joined_at = timestamps.now()
     before = connected_sockets()
@@ -292,30 +292,30 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
 def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Callable[..., Any]:
     """Wrap a maker of process groups, so that sub-groups can be freed as well as the world.
 
-    In a group that it `splits` off, Gloo's ranks meet at the doors of the group that it was split from.
+    In a group that it `splits` off, Gloo's ranks connect to the listening sockets of the group that it was split from.
     """
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
-        reopened = _doors & open_before if splits else set()
+        reopened = _shut_listeners & open_before if splits else set()
         with contextlib.ExitStack() as handles:
-            for door in _opened(reopened, handles):
-                open_the_door(door)
+            for listener in _opened(reopened, handles):
+                accept_again(listener)
         lazy = os.environ.pop(LAZY, None)
         made = None
-        may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
+        set_timer_slack(GLOO_SLACK)  # for Gloo's thread; this one has none from its first wait for another rank
         try:
             made = make_group(*args, **kwargs)
             return made
         finally:
-            may_oversleep(0)
+            set_timer_slack(0)
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()
             watched = _watched()
-            new, doors = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
-            doors |= reopened
+            new, listeners = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
+            listeners |= reopened
             group = made[0] if isinstance(made, tuple) else made
             group = group if isinstance(group, dist.ProcessGroup) else None
             _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now]
@@ -327,9 +327,9 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
                     _forget(group)
                     made = group = None  # or the traceback would keep it, with what it listens at
                     raise
-                for door in _opened(doors, handles):  # only now: who was kept out is on its way
-                    shut_the_door(door)
-                _doors.update(doors)
+                for listener in _opened(listeners, handles):  # only now: a rank that was kept out is on its way
+                    stop_accepting(listener)
+                _shut_listeners.update(listeners)
 
     return noted
 

@@ -205,7 +205,7 @@ def _noted(entry: dict[str, Any], entered: float, mixed: Collection[str]) -> Not
     backend, _, op = entry["profiling_name"].partition(":")
     frames = entry.get("frames", [])
     behind = (f["name"] for f in frames if f["filename"] == FUNCTIONAL)
-    functional = next((name for name in behind if not name.startswith("_")), "")  # none where its result is awaited
+    functional = next((name for name in behind if not name.startswith("_")), "")  # "" where its result is awaited
     side = "output" if op == "scatter" else "input"  # the tensor that dist.scatter tells its size by
     sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
     types = [getattr(torch, f"{name}Tensor").dtype for name in dtypes if hasattr(torch, f"{name}Tensor")]

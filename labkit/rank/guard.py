@@ -82,14 +82,9 @@ def world(store: str) -> Iterator[None]:
         raise
 
 
-def counts() -> dict[str, int]:
-    """Count the calls that were compared in each group, by its name."""
-    return {name: guarded.made for name, guarded in list(_groups.items())}
-
-
-def members() -> dict[str, list[int]]:
-    """Return the ranks of each group whose calls are compared, by its name."""
-    return {name: list(guarded.place.members) for name, guarded in list(_groups.items())}
+def compared() -> dict[str, tuple[list[int], int]]:
+    """Return the ranks of each group whose calls are compared, and how many were, by the group's name."""
+    return {name: (list(guarded.place.members), guarded.made) for name, guarded in list(_groups.items())}
 
 
 def started(group: Any) -> int:
@@ -108,7 +103,7 @@ def is_board(path: Any) -> bool:
 def forget() -> None:
     """Let all groups go."""
     global _beside
-    pardon()
+    clear_refusal()
     _beside = None
     for guarded in _groups.values():
         guarded.board.close()
@@ -202,18 +197,11 @@ def _shared_board(store: dist.Store, key: str, me: int, n: int) -> FileBoard | S
     """Make a board as the first rank and tell the others its place under this key, or open it as one of them."""
     if me:
         return _open_board(store.get(key).decode(), store, me, n)
-    board, place = _new_board(store, n)
-    store.set(key, place)
-    return board
-
-
-def _new_board(store: dist.Store, n: int) -> tuple[FileBoard | StoreBoard, str]:
-    """Make a board as the first rank; return it with its place, where the others open it."""
     unique = secrets.token_hex(6)  # names of groups come again
-    if not _beside:
-        return _open_board(f"store:{unique}", store, 0, n), f"store:{unique}"
-    board = FileBoard.make(f"{_beside}-board-{unique}", n)
-    return board, board.path
+    file = FileBoard.make(f"{_beside}-board-{unique}", n) if _beside else None
+    place = file.path if file else f"store:{unique}"
+    store.set(key, place)
+    return file or _open_board(place, store, 0, n)
 
 
 def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | StoreBoard:
@@ -265,8 +253,8 @@ def refused() -> bool:
     return _refused is not None
 
 
-def pardon() -> None:
-    """Note that the cell that was refused something is over."""
+def clear_refusal() -> None:
+    """Let collectives be called again: the cell that was refused one is over."""
     global _refused
     _refused = None
 
@@ -317,13 +305,11 @@ def _take_out() -> None:
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
     """Compare nothing that runs inside."""
-    wanted = _wanted
     _take_out()
     try:
         yield
     finally:
-        if wanted:
-            on()
+        resume()
 
 
 def _comparing(name: str, operation: Any) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from labkit.rank import backward_pass, stream
+from labkit.rank.nested import tensors
 from labkit.theory.record import Span
 
 Open = Callable[[str, str], Span | None]  # begins a span of this name and pass
@@ -51,7 +52,6 @@ def _layers(path: str, module: nn.Module, whole: bool) -> Iterator[tuple[str, nn
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules in it that have parameters."""
     return {name: child for name, child in module.named_children() if next(child.parameters(), None) is not None}
 
 
@@ -101,7 +101,7 @@ class _Layer:
         return [before, module.register_forward_hook(self._leave, always_call=True)]
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        came_from = {t.grad_fn for t in _tensors((args, kwargs)) if t.grad_fn is not None}
+        came_from = {t.grad_fn for t in tensors((args, kwargs)) if t.grad_fn is not None}
         self.running.append((self.watch.begin(self.name, "forward"), came_from))
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -109,11 +109,11 @@ class _Layer:
             return
         span, came_from = self.running.pop()
         if span is not None:
-            stream.ended(span)
+            stream.end_span(span)
         if torch.is_grad_enabled():
             # A graph of an unknown kind costs its span, and not the learner's cell.
             with contextlib.suppress(AttributeError, RuntimeError):
-                self._follow({t.grad_fn for t in _tensors(out) if t.grad_fn is not None}, came_from)
+                self._follow({t.grad_fn for t in tensors(out) if t.grad_fn is not None}, came_from)
 
     def _follow(self, outputs: set[Any], inputs: set[Any]) -> None:
         """Hook the layer's part of the graph: what makes its outputs, and what leads out of it."""
@@ -164,22 +164,10 @@ class _Call:
     def went_on(self, *_: Any) -> None:
         """End the span here: one of its last pieces of work is done; of several the last counts."""
         if self.span is not None:
-            stream.ended(self.span)
+            stream.end_span(self.span)
 
     def end(self) -> None:
         """Close the span: no more of the call comes in this backward pass."""
         if self.span is not None and self.span.left is None:
-            stream.ended(self.span)
+            stream.end_span(self.span)
         self.span = None
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors in what a module was given, or gave."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)

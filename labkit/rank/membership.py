@@ -42,7 +42,7 @@ class Meant:
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> str:
     """Say in what the ranks disagree that have come to a group's name: which ranks they mean by it; "" for nothing.
 
-    Each puts up its own before it reads, so of two ranks at least one sees the other. A rank that disagrees waits a
+    Each puts up its own before it reads, so of two ranks at least one sees the other. The rank that comes first waits a
     moment for the others, so that all of them find it out, and none has done anything in its group meanwhile.
     """
     mine = Meant(list(members), *_place())

@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d
 from labkit.floor import time_limits
 from labkit.floor.words import nbytes
 from labkit.rank import anysource, frames, gloo, objects, recorder
+from labkit.rank.nested import tensors
 from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
 from labkit.theory.record import is_cell
 
@@ -34,15 +35,12 @@ SPARSE = {  # what a tensor of this layout is made of
 
 
 class Peak(OperationMode):
-    """Counts the memory of each tensor that an operation of torch makes, from then until it is let go.
+    """Counts the memory of each tensor that an operation of torch makes, from then until it is let go: see `peak`.
 
     >>> peak = Peak()
     >>> _ = peak.around(lambda x: x.clone() + 1)(torch.ones(100))
     >>> peak.bytes  # the clone and the sum, of 400 bytes each, at one time
     800
-
-    What torch or Gloo allocates inside an operation does not count, nor what torch.distributed does within a call.
-    Every operation takes some microseconds more, so this is no run to take the time of.
     """
 
     def __init__(self) -> None:
@@ -180,16 +178,10 @@ def _inside_a_call() -> bool:
 
 def storages(value: Any, gradients: bool = True) -> Iterator[torch.UntypedStorage]:
     """Yield the memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
-    if isinstance(value, torch.Tensor):
-        yield from _storages(value)
-        if gradients and value.is_leaf and value.grad is not None:
-            yield from _storages(value.grad)
-    elif isinstance(value, torch.nn.Module):
-        yield from (s for v in (*value.parameters(), *value.buffers()) for s in storages(v, gradients))
-    elif isinstance(value, dict):
-        yield from (s for v in value.values() for s in storages(v, gradients))
-    elif isinstance(value, (list, tuple)):
-        yield from (s for v in value for s in storages(v, gradients))
+    for tensor in tensors(value):
+        yield from _storages(tensor)
+        if gradients and tensor.is_leaf and tensor.grad is not None:
+            yield from _storages(tensor.grad)
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:

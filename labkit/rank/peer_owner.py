@@ -1,8 +1,8 @@
-"""Look up the owner of a connection's other end, to keep another user's program out of Gloo's doors.
+"""Look up the owner of a connection's other end, to keep another user's program out of a group.
 
 Gloo listens at a TCP port of its own for each group, and takes the first connection that tells the right small number
-for the rank that it waits for. Linux tells whose a connection on this host is, and a filter shuts a door without
-closing it.
+for the rank that it waits for. Linux tells whose a connection on this host is, and a filter lets a socket accept none
+without closing it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ End = tuple[bytes, int]  # address and port; of an IPv4-mapped address the IPv4 
 Ends = tuple[End, End]  # this end of a connection and the other one
 
 
-def shut_the_door(listening: socket.socket) -> None:
-    """Let no other process connect to this socket: the filter drops its packets, and the rank does not even wake up.
+def stop_accepting(listening: socket.socket) -> None:
+    """Let no other process connect to this socket: a filter drops its packets, and the rank does not even wake up.
 
     Closing it, or shutting it down, would end Gloo and the rank with it.
     """
@@ -47,8 +47,8 @@ def shut_the_door(listening: socket.socket) -> None:
             listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
-def open_the_door(listening: socket.socket) -> None:
-    """Let others connect to this socket again; nothing happens where the door was open."""
+def accept_again(listening: socket.socket) -> None:
+    """Let others connect to this socket again, if it had stopped accepting."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             listening.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
@@ -156,7 +156,6 @@ def _end(family: int, address: tuple[str, int]) -> End:
 
 
 def _spelt(end: End) -> str:
-    """Spell an end as /proc/net/tcp does."""
     return f"{_words(end[0])}:{end[1]:04X}"
 
 

@@ -43,7 +43,7 @@ import torch.distributed as dist
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
-from labkit.rank import backward_pass, cell_record, comms, guard, objects, p2p, spans, stream, wire
+from labkit.rank import backward_pass, cell_record, comms, guard, objects, spans, stream, wire
 from labkit.rank.call_facts import begun, check_batch, facts, is_true, reduction, shared, where
 from labkit.rank.cell_record import Cell, records
 from labkit.rank.snapshots import Snapshots
@@ -51,7 +51,7 @@ from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, source_ra
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.record import Op, is_cell
 
-__all__ = ["begin", "end", "install", "paused", "records", "stay"]
+__all__ = ["begin", "end", "install", "keep_in_place", "paused", "records"]
 
 RESULTS = ("gather_list", "tensor_list", "output_tensor_list")  # arguments: lists of tensors that a call writes to
 
@@ -63,7 +63,7 @@ P2P = {
 }
 
 # Where comms' own functions tell one another what will come: no part of what travels.
-HEADERS = {objects.exchange.__code__, p2p.send.__code__, p2p.recv.__code__}
+HEADERS = {objects.exchange.__code__, comms.send.__code__, comms.recv.__code__}
 
 
 _space: dict[str, Any] = {}  # the learner's variables
@@ -111,7 +111,7 @@ def _put(ours: bool) -> None:
         setattr(place, name, wrapper if ours else function)
 
 
-def stay() -> None:
+def keep_in_place() -> None:
     """Swap no functions any more: in a forked process what stands in their places now is to stay there."""
     _wrapped.clear()
 
@@ -121,7 +121,7 @@ def begin(info: Any = None) -> None:
     _inside.call = False
     _inside.whole = None
     _put(ours=True)  # all stand already, unless a Stop came just as `paused` or a call ended
-    guard.pardon()
+    guard.clear_refusal()
     guard.resume()
     code = getattr(info, "raw_cell", None) or ""
     spans.expect(code)
@@ -140,7 +140,7 @@ def begin(info: Any = None) -> None:
 def end(result: Any = None) -> None:
     """End the record of a cell: what runs between cells, `lab.look` for instance, is not recorded."""
     if getattr(result, "success", True):  # else the lab heals the group: `group.joined` tells it to
-        guard.pardon()
+        guard.clear_refusal()
     cell = cell_record.current
     if not cell.on:
         return
@@ -218,7 +218,7 @@ def _recording(
         _inside.whole = record if record.bytes is None else None
         _inside.call = True
         if record.enqueued and not record.asynchronous:
-            stream.came(record)
+            stream.mark_start(record)
         record.entered = time.perf_counter()
         try:
             result = function(*args, **kwargs)
@@ -231,7 +231,7 @@ def _recording(
             _inside.whole = None
             cell.tally.done(group, name, span)
         record.left = time.perf_counter()
-        stream.left(record)
+        stream.mark_end(record)
         _done(cell, record, result)
         return result
 
@@ -300,7 +300,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False) or cell.paused:
             return function(self, *args, **kwargs)
         for op in (op for op in mine if op.enqueued):
-            stream.came(op)
+            stream.mark_start(op)
         entered = time.perf_counter()
         at, inside = where()
         for op in mine:
@@ -314,7 +314,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
         for op in mine:
             op.waited = (entered, time.perf_counter(), at)
-            stream.left(op)
+            stream.mark_end(op)
             if op.kind == "recv":
                 if op.peer is None:
                     op.peer = op.ranks[source_rank(self)]

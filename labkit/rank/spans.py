@@ -49,7 +49,7 @@ def _begin(name: str, of: str) -> Span | None:
     _used = True
     span = Span(cell.rank, name, of, time.perf_counter())
     cell.spans.append(span)
-    stream.came(span)
+    stream.mark_start(span)
     cell.spans_made += 1
     if backward_number() >= 0:
         backward_pass.at_end(partial(_passed, cell))
@@ -76,7 +76,7 @@ class _Open:
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         if self.span is not None:
-            stream.ended(self.span)
+            stream.end_span(self.span)
             self.span.error = "" if kind is None else kind.__name__
 
 

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import torch.distributed as dist
 
 from labkit.floor import time_limits
-from labkit.rank.timer_slack import may_oversleep
+from labkit.rank.timer_slack import set_timer_slack
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"
@@ -70,7 +70,7 @@ class MeetingStore(dist.Store):
         self.broken_off.set()
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        may_oversleep(0)
+        set_timer_slack(0)
         patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
         deadline = monotonic() + patience.total_seconds()
         while True:

@@ -32,8 +32,8 @@ def together() -> bool:
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
-def came(what: Any) -> None:
-    """Mark the beginning of a call or of a span; `told` sets its `ran`. Nothing happens in a process without a GPU."""
+def mark_start(what: Any) -> None:
+    """Mark the beginning of a call or of a span, whose `ran` is set by `read_times`; without a GPU do nothing."""
     global _beside
     if not torch.cuda.is_initialized():
         return
@@ -44,16 +44,16 @@ def came(what: Any) -> None:
         _marks[id(what)] = [what, event, None]
 
 
-def left(what: Any) -> None:
-    """Mark its end; of several marks the last one counts."""
+def mark_end(what: Any) -> None:
+    """Mark the end of a call or of a span; of several marks the last one counts."""
     if (mark := _marks.get(id(what))) is not None:
         mark[2] = _event()
 
 
-def ended(span: Any) -> None:
+def end_span(span: Any) -> None:
     """End a span here, and mark its end."""
     span.left = time.perf_counter()
-    left(span)
+    mark_end(span)
 
 
 def forget() -> None:
@@ -61,7 +61,7 @@ def forget() -> None:
     _marks.clear()
 
 
-def told() -> None:
+def read_times() -> None:
     """Set the `ran` of everything that the GPU is through with, now or soon: from when to when it was at it."""
     marked = list(_marks.items())
     behind = [mark[2] for _, mark in marked if mark[2] is not None]

@@ -27,7 +27,7 @@ _boards: dict[int, FileBoard | StoreBoard] = {}  # where the ranks of each meet 
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
-def gather(n: int, limit: float, count: int) -> None:
+def make(n: int, limit: float, count: int) -> None:
     """Make the sub-group of the first n ranks; every rank of the world calls this.
 
     Its number is `count`: a learner's cells may have made different numbers of groups on different ranks.
@@ -37,17 +37,17 @@ def gather(n: int, limit: float, count: int) -> None:
     if n in _boards:  # of a group that went with a heal
         _boards[n].close()
     if dist.get_rank() < n:
-        _boards[n] = guard.board_for(_groups[n], "labkit-turns")
+        _boards[n] = guard.board_for(_groups[n], "labkit-calls")
 
 
 @contextlib.contextmanager
-def turn(n: int, nth: int) -> Iterator[None]:
-    """Give one of several calls, as one of n ranks, groups of its own, which go with `let_go`."""
-    with groups_of_passage(), _meeting_place(_groups[n], f"{nth}/"):
+def one_call(n: int, nth: int) -> Iterator[None]:
+    """Make one of several calls as one of n ranks: groups that it makes are its own, and temporary."""
+    with temporary_groups(), _meeting_place(_groups[n], f"{nth}/"):
         yield
 
 
-def any_of(n: int, nth: int, said: bool) -> bool:
+def any_rank(n: int, nth: int, said: bool) -> bool:
     """Meet the other ranks of the first n once all have made call `nth`, a number of its own; tell whether one says so.
 
     In a collective a rank could meet another one that is still in a call of the learner's.
@@ -59,9 +59,9 @@ def any_of(n: int, nth: int, said: bool) -> bool:
     return bytes([True]) in told.values()
 
 
-def part(count: int) -> None:
-    """Let the sub-groups go, and what functions made. `count` is where groups are numbered from now."""
-    let_go()
+def destroy(count: int) -> None:
+    """Destroy the sub-groups, and the groups that functions made. Groups are numbered from `count` now."""
+    destroy_temporary()
     _destroy(_groups.values())
     for board in _boards.values():
         board.remove()
@@ -71,8 +71,8 @@ def part(count: int) -> None:
 
 
 @contextlib.contextmanager
-def groups_of_passage() -> Iterator[None]:
-    """Let groups that are made inside go with `let_go`."""
+def temporary_groups() -> Iterator[None]:
+    """Note the groups that are made inside, for `destroy_temporary`."""
     before = set(torch_internals.groups())
     try:
         yield
@@ -80,8 +80,8 @@ def groups_of_passage() -> Iterator[None]:
         _made.extend(group for group in torch_internals.groups() if group not in before and group not in _made)
 
 
-def let_go() -> None:
-    """Destroy the `groups_of_passage`, in the order in which they were made; the code has ended on every rank.
+def destroy_temporary() -> None:
+    """Destroy the `temporary_groups`, in the order in which they were made; the code has ended on every rank.
 
     A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
     or waits in it for good, would get "Connection closed by peer".
@@ -143,18 +143,18 @@ class Gate:
 
 @contextlib.contextmanager
 def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None]:
-    """Be one of n ranks inside; groups that are made meanwhile are numbered from `count`, and go with `let_go`.
+    """Be one of n ranks inside; groups that are made meanwhile are numbered from `count`, and temporary.
 
     Those of the time before go now: the caller has heard from all ranks that were in them. `space` is where the
     learner's `rank` and `world_size` are. However it is left, all is put back, step by step in reverse, also where one
     step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed meanwhile stays destroyed, for
     the lab to heal.
     """
-    let_go()
+    destroy_temporary()
     world = dist.group.WORLD
     with contextlib.ExitStack() as undo:
         undo.callback(_assert_in, world)
-        undo.enter_context(groups_of_passage())
+        undo.enter_context(temporary_groups())
         undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)

@@ -119,7 +119,6 @@ def _room(spec: Spec, size: int = 0) -> Tensor:
 
 
 def _shaped(row: Tensor, spec: Spec) -> Tensor:
-    """Undo `_flat`: shape a row, without the padding."""
     return row[: _count(spec)].view(spec.dtype).view(spec.shape)
 
 
