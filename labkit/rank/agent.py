@@ -236,12 +236,10 @@ def push(values: dict[str, Any]) -> None:
 
 
 def where() -> dict[str, Any]:
-    """Tell what this rank does: idle, computing, or inside a collective, and at which line of the cell.
-
-    That is what the main thread does; or, where that waits for one of the learner's threads, what this one waits in.
-    """
+    """Tell what this rank does: idle, computing, or inside a collective, and at which line of the cell."""
     did = frames.look(MAIN, _where)
     if did["state"] == "computing" and did["line"] and frames.look(MAIN, frames.blocks):
+        # Where the main thread waits for one of the learner's threads, that is what this one waits in.
         for thread in threading.enumerate():
             if thread.ident not in (MAIN, threading.get_ident()):
                 its = frames.look(thread.ident or 0, functools.partial(_in_cell, str(thread.native_id)))
@@ -300,14 +298,12 @@ def _sign(_: Any) -> int:
 
 
 def _rests() -> bool:
-    """Tell whether the main thread has run no Python for a while: it is in one call of C, which may wait for the GPU.
-
-    Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
-    """
+    """Tell whether the main thread has run no Python for a while: it is in a call of C, which may wait for the GPU."""
     global _asked
     now, asked = timestamps.now(), _asked  # which the sign may take back at any moment
     if asked is None:
         _asked = asked = now
+        # Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
         ctypes.pythonapi.Py_AddPendingCall(_sign, None)
     return now - asked > RESTS
 
@@ -325,10 +321,8 @@ def _enqueued() -> dict[str, Any] | None:
 
 
 def abort() -> None:
-    """Free this rank from a call that waits for others.
-
-    A call that waits for the GPU returns as if all were well, with numbers that are not: its cell is interrupted first.
-    """
+    """Free this rank from a call that waits for others."""
+    # A call that waits for the GPU returns as if all were well, with wrong numbers: its cell is interrupted first.
     if where().get("seen"):
         interrupt()
     group.abort()

@@ -73,10 +73,7 @@ class FileBoard:
 
     @classmethod
     def make(cls, path: str, n: int) -> FileBoard:
-        """Make the file as the group's first rank; where the disk is full one in memory, which Linux has.
-
-        The others open it at `path`, one in memory only until the first rank closes it.
-        """
+        """Make the file as the group's first rank, for others to open at `path` until this one closes it."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -86,6 +83,7 @@ class FileBoard:
                 os.unlink(path)
                 raise
         except OSError:
+            # Where the disk is full it is one in memory, which Linux has.
             if not hasattr(os, "memfd_create"):
                 raise
             fd = os.memfd_create(IN_MEMORY)

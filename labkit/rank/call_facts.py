@@ -25,13 +25,10 @@ _dtypes: dict[Any, str] = {}  # their names
 def begun(
     cell: Cell, op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]
 ) -> tuple[Op, Any, str, Span] | None:
-    """Record a call that begins: return its record, its group, the group's name and its span in the tally.
-
-    None where it is not this rank's call, or where torch will say what is wrong with it.
-    """
+    """Record a call: its record, group, group's name and span in the tally; None where torch will say what is wrong."""
     try:
         group: Any = given("group")
-        if group is dist.GroupMember.NON_GROUP_MEMBER:
+        if group is dist.GroupMember.NON_GROUP_MEMBER:  # it is not this rank's call
             return None
         group = dist.group.WORLD if group is None else group
         name = group.group_name
@@ -81,13 +78,10 @@ def begun(
 
 
 def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int | None) -> None:
-    """Refuse a rank that does not exist: `peer` is its number in the world, `inside` the one in the group.
-
-    Of a rank that the world has and a smaller group has not, torch says so itself.
-    """
+    """Refuse a rank that does not exist: `peer` is its number in the world, `inside` the one in the group."""
     if peer is None and inside is not None:
         guard.must_exist(inside, len(ranks), group)
-    elif peer is not None and group is dist.group.WORLD:
+    elif peer is not None and group is dist.group.WORLD:  # of a smaller group torch says so itself
         guard.must_exist(peer, len(ranks), group)
 
 

@@ -35,10 +35,7 @@ _interrupted = False  # by the lab, in the cell that runs
 
 
 def install(shell: Any) -> None:
-    """Note the end of every cell, and every exception before its traceback is rendered.
-
-    Only the learner's own frames are rendered: IPython reads the whole of every file, and takes seconds for torch's.
-    """
+    """Note the end of every cell, and every exception before its traceback is rendered."""
     if getattr(shell.showtraceback, "noting", False):
         return
     show = shell.showtraceback
@@ -46,6 +43,7 @@ def install(shell: Any) -> None:
     def showtraceback(*args: Any, **kwargs: Any) -> Any:
         error = sys.exc_info()[1]
         note(shell, error)
+        # Only the learner's own frames: IPython reads the whole of every file, and takes seconds for torch's.
         _cut(error)
         output.put_back()
         shown = show(*args, **kwargs)
@@ -60,13 +58,11 @@ def install(shell: Any) -> None:
 
 
 def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[threading.ExceptHookArgs], None]:
-    """Show what a learner's thread raises, unless the lab frees it: the cell's own error tells of that.
-
-    The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
-    """
+    """Show what a learner's thread raises, unless the lab frees it: the cell's own error tells of that."""
 
     def shown(args: threading.ExceptHookArgs) -> None:
         raised = LEARNER if args.exc_value is None else _raised(args.exc_value)
+        # The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
         if raised == LEARNER or not group.aborted(within=time_limits.BROKEN_OFF):
             show(args)
 
@@ -196,10 +192,8 @@ def _cut(error: BaseException | None) -> None:
 
 
 def _let_go(shell: Any, error: BaseException | None) -> None:
-    """Let go of an error and of the frames that it came through: Python and IPython keep the last, with what it holds.
-
-    That may be a process group, or a tensor for which memory ran out.
-    """
+    """Let go of an error and its frames, which Python and IPython keep with all that they hold."""
+    # That may be a process group, or a tensor for which memory ran out.
     shell.InteractiveTB.tb = None
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)

@@ -83,16 +83,14 @@ def records() -> dict[str, Any]:
 
 
 def _merged(cell: Cell, ops: list[Op], missing: list[Noted]) -> list[Op]:
-    """Sort into the recorded operations those that only a process group has noted, by when they began.
-
-    Each collective counts among its group's, and each call stands in the rank's program where it was made.
-    """
+    """Sort into the recorded operations those that only a process group has noted, by when they began."""
     if not missing:
         return ops
     moments = [(op.entered, float(op.issued)) for op in ops]
     moments += [(op.waited[1] if op.waited else op.left or op.entered, float(op.done)) for op in ops if op.done]
     merged = [replace(op) for op in ops] + [_witnessed(cell, one, moments) for one in missing]
     merged.sort(key=lambda op: op.entered)
+    # Each collective counts among its group's.
     before: dict[str, list[Op]] = {}
     for op in (op for op in merged if op.kind == "collective"):
         earlier = before.setdefault(op.group, [])

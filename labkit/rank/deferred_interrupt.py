@@ -29,10 +29,8 @@ _struck: set[int] = set()  # threads in whose hooks KeyboardInterrupt is to be r
 
 
 def postponed(frame: FrameType | None) -> bool:
-    """Tell whether what runs in this frame must not be broken off; then the interrupt comes again once it is over.
-
-    A module of the learner's own is broken off like a cell: it may never end.
-    """
+    """Tell whether what runs in this frame must not be broken off; then the interrupt comes again once it is over."""
+    # A module of the learner's own is broken off like a cell: it may never end.
     if not _whole(callers(frame)):
         return False
     if _waiting.acquire(blocking=False):
@@ -41,10 +39,8 @@ def postponed(frame: FrameType | None) -> bool:
 
 
 def interrupt_hooks() -> None:
-    """Raise KeyboardInterrupt in hooks that autograd calls on threads of its own while the main thread waits for them.
-
-    No signal gets there: the main thread would handle it once the hooks have returned.
-    """
+    """Raise KeyboardInterrupt in hooks that autograd calls on threads of its own while the main thread waits."""
+    # No signal gets there: the main thread would handle it once the hooks have returned.
     with looking:
         for thread, found in hooks_for(stack(MAIN)).items():
             if not imports(found):

@@ -58,12 +58,10 @@ def replay(cells: Sequence[str]) -> dict[str, list[str]]:
 
 
 def define(cell: str, name: str) -> str:
-    """Run a cell that makes definitions; return why its function cannot be called, "" where it can.
-
-    `inspect.getsource` finds the function there.
-    """
+    """Run a cell that makes definitions; return why its function cannot be called, "" where it can."""
     space = shell().user_ns
     try:
+        # The cell is cached: `inspect.getsource` finds the function there.
         compiled = compile(cell, shell().compile.cache(cell, 0, raw_code=cell), "exec", dont_inherit=True)
         exec(compiled, space)
     except Exception as error:

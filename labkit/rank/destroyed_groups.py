@@ -18,17 +18,14 @@ CLOSED = "Connection closed by peer"  # what Gloo says of a group whose sockets 
 
 
 def used(error: BaseException, called: Sequence[FrameType]) -> str:
-    """Name the type of what was used, "DTensor"; "call" where that has no name, "" where nothing is gone.
-
-    `called` are the frames that the error came through below the learner's cell, outermost first. Where C++ alone
-    holds the group, as in a backward pass, a connection is down, and none of a group that lives.
-    """
+    """Name the type of what was used, "DTensor"; "call" where that has no name, "" where nothing is gone."""
     theirs = [f for f in called if not frames.is_learners(f)]
     held = [value for f in theirs for value in list(f.f_locals.values())]
     held += [value for one in held for value in list(getattr(one, "__dict__", {}).values())]
     found = next(filter(_is_gone, held), None)
     if found is None:
         names = [f.f_locals.get("group") for f in theirs if f.f_code.co_filename == torch_internals.FUNCTIONAL]
+        # Where C++ alone holds the group, as in a backward pass, a connection is down, and none of a group that lives.
         closed = isinstance(error, RuntimeError) and CLOSED in str(error) and group.broken() is False
         return "call" if closed or not _are_known(name for name in names if isinstance(name, str)) else ""
     first = theirs[0].f_code

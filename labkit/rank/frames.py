@@ -67,12 +67,10 @@ def look(thread: int, at: Callable[[list[FrameType]], T]) -> T:
 
 
 def leading_here() -> list[Place]:
-    """Return the places in cells that led to the present call, innermost first.
-
-    On a GPU autograd calls hooks on a thread of its own, whose frames begin with the hook. Behind those come the ones
-    that the main thread was in when it called backward, where it waits.
-    """
+    """Return the places in cells that led to the present call, innermost first."""
     found = _in_cells(callers(sys._getframe(1)))
+    # On a GPU autograd calls hooks on a thread of its own, whose frames begin with the hook. Behind those come the ones
+    # that the main thread was in when it called backward, where it waits.
     if works_for_backward():
         with looking:
             found += _in_cells(itertools.dropwhile(lambda frame: not in_backward(frame), stack(MAIN)))
@@ -80,12 +78,10 @@ def leading_here() -> list[Place]:
 
 
 def works_for_backward() -> bool:
-    """Tell whether autograd has begun this thread, and the main thread waits in a backward pass.
-
-    A thread of a backend's that calls what a learner wants to be called behind an operation looks the same.
-    """
+    """Tell whether autograd has begun this thread, and the main thread waits in a backward pass."""
     if threading.get_ident() == MAIN or not _began_in_c(callers(sys._getframe())):
         return False
+    # A backend's thread that calls what a learner wants to be called behind an operation looks the same.
     with looking:
         return any(map(in_backward, stack(MAIN)))
 
@@ -140,27 +136,22 @@ def _in_cells(frames: Iterable[FrameType]) -> list[Place]:
 
 
 def stack(thread: int) -> list[FrameType]:
-    """List the frames of another thread, innermost first, all taken before any is looked at; none if it has ended.
-
-    Callers of this and of `others` hold `looking`.
-    """
+    """List another thread's frames, innermost first, all taken before any is looked at; callers hold `looking`."""
     with _nothing_collected():
         return list(callers(sys._current_frames().get(thread)))
 
 
 def others() -> set[int]:
-    """Return all threads but the main one and this, whether Python has begun them or not."""
+    """Return all threads but the main one and this, whether Python has begun them or not; callers hold `looking`."""
     with _nothing_collected():
         return sys._current_frames().keys() - {MAIN, threading.get_ident()}
 
 
 @contextlib.contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """Collect no garbage while objects are made for other threads' frames.
-
-    Before Python 3.12 that may start a collection, and what it collects, such as a process group, may let the other
-    thread go on: the frame is left, and its memory another's.
-    """
+    """Collect no garbage while objects are made for other threads' frames."""
+    # Before Python 3.12 that may start a collection, and what it collects, such as a process group, may let the other
+    # thread go on: the frame is left, and its memory another's.
     thresholds = gc.get_threshold()
     gc.set_threshold(0)
     try:
@@ -201,11 +192,9 @@ def passed_on(frame: FrameType) -> str:
 
 
 def connects(frames: Iterable[FrameType]) -> bool:
-    """Tell whether a rank connects to the others of a new group: that may take long, and its bytes are not counted yet.
-
-    Not while it waits at the store for a rank that has not come: nothing moves then.
-    """
+    """Tell whether a rank connects to the others of a new group, which may take long: no bytes are counted yet."""
     stand = {(f.f_code.co_filename, f.f_code.co_name) for f in frames}
+    # Not while it waits at the store for a rank that has not come: nothing moves then.
     return (GROUP, "noted") in stand and (STORE, "wait") not in stand
 
 
@@ -215,12 +204,10 @@ def in_torch(frame: FrameType) -> bool:
 
 
 def calls_torch(frame: FrameType) -> bool:
-    """Tell whether a frame that waits in C has called torch: its own, one made of a learner's function, or a cell's.
-
-    A cell may wait for a lock, or for a queue, as well.
-    """
+    """Tell whether a frame that waits in C has called torch: torch's, one compiled from a learner's, or a cell's."""
     file = frame.f_code.co_filename
     if is_cell(file):
+        # A cell may wait for a lock, or for a queue, as well.
         return calls(frame) not in ("", "acquire", "get", "join")
     return file.startswith(ALL_OF_TORCH) or bool(GENERATED.search(file))
 
@@ -262,19 +249,15 @@ def in_backward(frame: FrameType) -> bool:
 
 
 def operation(frames: Iterable[FrameType]) -> str | None:
-    """Name what the cell called, from the frames that it called, innermost first: "all_reduce", "comms.send".
-
-    It is the outermost function of torch.distributed or of comms that has a public name. None while it still imports
-    what it needs, as a first functional collective does for seconds: that is no wait for another rank.
-    """
+    """Name what the cell called, from the frames that it called, innermost first: "all_reduce", "comms.send"."""
+    # The outermost function of torch.distributed or of comms with a public name. None while it still imports what it
+    # needs, as a first functional collective does for seconds: that is no wait for another rank.
     return named((frame.f_code.co_filename, frame.f_code.co_name) for frame in frames)
 
 
 def machinery(frames: Iterable[FrameType]) -> str | None:
-    """Name what the cell called where it is torch's own code that communicates: "DDP's constructor", "full_tensor".
-
-    It is the outermost function of torch.distributed that has a public name; of DDP, the pass that it is in.
-    """
+    """Name what the cell called of torch's own code that communicates: "DDP's constructor", "full_tensor"."""
+    # The outermost function with a public name; of DDP, the pass that it is in.
     called = None
     for frame in frames:
         file, name = frame.f_code.co_filename, frame.f_code.co_name

@@ -38,13 +38,11 @@ _last_words: int | None = None  # the file that a dying process writes its stack
 
 
 def begin(n: int, limit: float, folder: str, count: int) -> None:
-    """Make the sub-group for runs on n ranks, number `count`, and let a process that crashes leave its stack.
-
-    The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
-    """
+    """Make the sub-group for runs on n ranks, number `count`, and let a process that crashes leave its stack."""
     global _last_words
     subworld.make(n, limit, count)
     if not faulthandler.is_enabled():
+        # Another host does not have the folder: there it goes into the log that the host's agent keeps.
         log = os.environ.get(LOG)
         path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
         _last_words = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
@@ -87,10 +85,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _blank(source: str) -> int | None:
-    """Find what a function lacks: the line of a `...` in it; 0 for all of its body; None where it is written.
-
-    No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
-    """
+    """Find what a function lacks: the line of a `...` in it; 0 for all of its body; None where it is written."""
     try:
         node = ast.parse(source).body[0]
     except (SyntaxError, IndexError):
@@ -98,6 +93,7 @@ def _blank(source: str) -> int | None:
     if not isinstance(node, ast.FunctionDef):
         return None
 
+    # No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
     def idle(statement: ast.stmt) -> bool:
         constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         raises = isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
@@ -126,11 +122,8 @@ def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Call it with one input after another, as long as all is well on every rank and the seconds are not over.
-
-    The answer has "answers", one for each call as `run` gives it, without "record" and "drew"; an "error" of the last
-    one too.
-    """
+    """Call it with one input after another, until an error on any rank or the end of the seconds."""
+    # An answer is `run`'s without "record" and "drew"; an "error" of the last one stands beside "answers" too.
     answer: dict[str, Any] = {"answers": []}
     until = monotonic() + seconds
     with _one_of(n, count, answer) as gate:
@@ -229,15 +222,13 @@ def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[.
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
-    """Return the floating-point arguments' gradients, for the loss that `grading.gradients` weighs the result with.
-
-    None for an argument that nothing connects the result with.
-    """
+    """Return the arguments' gradients, for the loss that `grading.gradients` weighs the result with."""
     if not isinstance(out, torch.Tensor) or not out.requires_grad:
         return [None] * len(leaves)
     shared = loss == "one"
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
+    # None for an argument that nothing connects the result with
     return [None if a.grad is None else plain(a.grad) for a in leaves]
 
 

@@ -18,19 +18,14 @@ ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mut
 
 
 def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
-    """List the numbers of the threads that carry out Gloo's collectives; none where there is no /proc.
-
-    `its` are how their names begin. With "gloo_tcp" it is those that send and receive.
-    """
+    """List the threads that carry out Gloo's collectives, or whose names begin with `its`; none without /proc."""
     found = os.listdir(TASKS) if os.path.isdir(TASKS) else []
     return [thread for thread in found if _told(thread, "comm").startswith(tuple(its))]
 
 
 def at_work() -> int | None:
-    """Count the threads that carry out a collective, or have not yet let go of its tensors.
-
-    `None` where it cannot be known: on other systems than Linux, on other processors, and where Linux may not tell.
-    """
+    """Count the threads that carry out a collective, or have not let go of its tensors; None where it is unknown."""
+    # Unknown on other systems than Linux, on other processors, and where Linux may not tell.
     if FUTEX is None or not os.path.exists("/proc/self/syscall"):
         return None
     try:
@@ -40,12 +35,10 @@ def at_work() -> int | None:
 
 
 def holds_up(thread: str) -> bool:
-    """Tell whether a thread that is in C++ waits there for a collective: one is under way, and no thread computes.
-
-    False where that cannot be known, see `at_work`. Python's own threads do not count: C++ lets none of them compute.
-    """
+    """Tell whether a thread waits in C++ for a collective: one is under way, and no thread is known to compute."""
     if not at_work() or not waits_for_thread(thread):
         return False
+    # Python's own threads do not count: C++ lets none of them compute.
     its_own = {str(known.native_id) for known in threading.enumerate()}
     return all(map(sleeps, set(os.listdir(TASKS)) - its_own - set(threads(("pt_gloo", "gloo_tcp", "ZMQbg")))))
 

@@ -1,4 +1,7 @@
-"""Tell whether the GPU still runs something for this rank; asked on the agent's thread, which must not wait for it."""
+"""Tell whether the GPU still runs something for this rank; asked on the agent's thread, which must not wait for it.
+
+A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for the process, for good.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,11 @@ _waiting: Future[str] | None = None  # for the end of the kernels that ran when 
 
 
 def kernels() -> dict[str, Any]:
-    """Tell whether no kernel of this rank runs (`over`), and why every CUDA call of its process fails, or "" (`lost`).
-
-    A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for the process, for good.
-    The wait has a thread of its own, and a second question hears of the same one.
-    """
+    """Tell whether no kernel of this rank runs (`over`), and why every CUDA call of it fails, or "" (`lost`)."""
     global _waiting
     if not torch.cuda.is_initialized():
         return {"over": True, "lost": ""}
+    # The wait has a thread of its own, and a second question hears of the same one.
     if _waiting is None:
         _waiting = Future()
         threading.Thread(target=_wait, args=(_waiting,), daemon=True, name="labkit-kernels").start()

@@ -70,10 +70,10 @@ def join(
     _shut_listeners.clear()
     torch_internals.number_groups_from(0)  # a failed attempt counts; what an earlier world holds knows it by its name
     _joined_at = timestamps.now()
-    before = connected_sockets()
+    before = tcp_sockets()[0]
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     _to_store.clear()
-    _to_store.update(connected_sockets() - before)
+    _to_store.update(tcp_sockets()[0] - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     direct = direct if direct and torch.cuda.nccl.version() >= gpu_sharing.MANY_A_GPU else 0
@@ -110,11 +110,9 @@ def join(
 
 
 def joined() -> bool:
-    """Tell whether this rank is in the group that it joined last, and that works as far as can be seen here.
-
-    A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
-    cell has ended at a call that was refused.
-    """
+    """Tell whether this rank is in the group that it joined last, and that works as far as can be seen here."""
+    # A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
+    # cell has ended at a call that was refused.
     world = _world() if _world is not None and dist.is_initialized() else None
     works = not aborted() and broken() is not True and not guard.refused()
     return world is not None and world is dist.group.WORLD and works
@@ -176,13 +174,11 @@ def times() -> tuple[float, float | None]:
 
 
 def broken() -> bool | None:
-    """Tell whether a connection to another rank has gone down; None where there is none that can be asked.
-
-    Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
-    """
+    """Tell whether a connection to another rank has gone down; None where there is none that can be asked."""
     living = noted_sockets(only_living=True)
     if sys.platform != "linux" or not living:
         return None
+    # Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
     return not all(map(_is_up, living))
 
 
@@ -192,10 +188,8 @@ def counted() -> bool:
 
 
 def moved() -> int | None:
-    """Count the bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
-
-    None where they are not counted, or were not seen to be: not on Linux, on NCCL, in some sandboxes.
-    """
+    """Count the bytes acknowledged or received on the sockets to other ranks; None where the kernel counts none."""
+    # None on other systems than Linux, on NCCL, in some sandboxes.
     return _moved() if _counted else None
 
 
@@ -245,21 +239,13 @@ def opened(noted: Socket) -> socket.socket:
         raise
 
 
-def connected_sockets() -> set[Socket]:
-    """Return file descriptor and inode of every connected TCP socket of this process."""
-    return tcp_sockets()[0]
-
-
 def data_sockets() -> set[Socket]:
-    """Return of those all but the one to the store where ranks meet and compare calls: it carries no data of theirs."""
-    return connected_sockets() - _to_store
+    """Return the connected TCP sockets that carry data: not the one to the store where ranks meet and compare calls."""
+    return tcp_sockets()[0] - _to_store
 
 
 def _watched() -> set[Socket]:
-    """Return the descriptors that an event loop of this process watches: Gloo's sockets are watched, NCCL's never.
-
-    Empty where /proc does not tell, as in some sandboxes.
-    """
+    """Return the descriptors that event loops of this process watch; none where /proc does not tell it."""
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -290,14 +276,12 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
 
 
 def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Callable[..., Any]:
-    """Wrap a maker of process groups, so that sub-groups can be freed as well as the world.
-
-    In a group that it `splits` off, Gloo's ranks connect to the listening sockets of the group that it was split from.
-    """
+    """Wrap a maker of process groups to note their sockets, so that sub-groups can be freed as well as the world."""
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
+        # In a group that is split off, ranks connect to the listening sockets of the group that it was split from.
         reopened = _shut_listeners & open_before if splits else set()
         with contextlib.ExitStack() as handles:
             for listener in _opened(reopened, handles):
@@ -313,6 +297,7 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()
+            # Gloo's sockets are watched, NCCL's never.
             watched = _watched()
             new, listeners = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
             listeners |= reopened

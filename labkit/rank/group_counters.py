@@ -167,12 +167,10 @@ class Tally:
 
 
 def noted(since: float, until: float, mixed: Collection[str] = (), wall: float | None = None) -> Iterator[Noted]:
-    """Yield the collectives that began between two moments (`perf_counter`), as the flight recorder has them.
-
-    `mixed` are the names of the groups that have Gloo and NCCL. The flight recorder goes by the clock on the wall:
-    `wall` is what made a moment one of its times before (`timestamps.wall`), should that clock have jumped since.
-    """
+    """Yield the collectives that began between two moments (`perf_counter`); `mixed` groups have Gloo and NCCL."""
     now = timestamps.wall()
+    # The flight recorder goes by the clock on the wall: `wall` is what made a moment one of its times before, should
+    # that clock have jumped since.
     walls = [now] if wall is None or abs(wall - now) < JUMP else [now, wall]
     for entry in flight_recorder("gloo", "nccl"):
         created = entry["time_created_ns"] / 1e9
@@ -189,13 +187,11 @@ def newest() -> str:
 
 
 def enqueued(since: float) -> Noted | None:
-    """Find the first call since a moment that NCCL was given and has not completed, as its flight recorder has it.
-
-    On a GPU a call returns once it is enqueued: what then waits for the GPU waits for this one. What is older was given
-    to a group that has been left, and is never completed.
-    """
+    """Find the first call since a moment that NCCL was given and has not completed, as its flight recorder has it."""
     wall = timestamps.wall()
     calls = ((entry["time_created_ns"] / 1e9 - wall, entry) for entry in flight_recorder("nccl", active=True))
+    # A call returns once it is enqueued: what then waits for the GPU waits for this one. What is older was given to a
+    # group that has been left, and is never completed.
     waiting = [(at, entry) for at, entry in calls if at >= since and entry["state"] != "completed"]
     at, first = min(waiting, key=lambda call: call[0], default=(0.0, None))
     return None if first is None else _noted(first, at, ())

@@ -68,12 +68,10 @@ def install() -> None:
 
 @contextlib.contextmanager
 def world(store: str) -> Iterator[None]:
-    """Make the lab's group inside; boards go beside its store, a file, or with "" into the store.
-
-    The lab removes them with the store's file, once all ranks have joined another group.
-    """
+    """Make the lab's group inside; boards go beside its store, a file, or with "" into the store."""
     global _beside
     forget()
+    # The lab removes them with the store's file, once all ranks have joined another group.
     _beside = store
     try:
         yield
@@ -144,14 +142,12 @@ def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[int], me: int | None) -> Any:
-    """Let the members of a new group share a board; its first one makes it, before the others can have come.
-
-    `me` is this rank's place among the members, None where it is none of them.
-    """
+    """Let a new group's members share a board; `me` is this rank's place among them, None if it is none of them."""
     n = len(members)
     if not _ours() or n < 2:
         return make()
     key = f"labkit-board/{name}"
+    # The first one makes it, before the others can have come.
     board = _shared_board(store, key, 0, n) if me == 0 else None
     try:
         made = make()
@@ -221,10 +217,8 @@ def _gone(name: str, guarded: Guarded) -> None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """Raise this error, and the same again at every later collective of this rank in its cell.
-
-    The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
-    """
+    """Raise this error, and the same again at every later collective of this rank in its cell."""
+    # The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
     global _refused
     _refused = _refused or copy.copy(error)  # without the frames that it comes through
     raise error from None

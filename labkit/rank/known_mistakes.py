@@ -17,10 +17,8 @@ from labkit.rank.copies import shell
 
 
 def everyones(mine: Any) -> list[Any]:
-    """Gather a value from every rank, by rank, and leave nothing in the record.
-
-    Call it before the learner's function, whose mistakes it would wait for.
-    """
+    """Gather a value from every rank, by rank, and leave nothing in the record."""
+    # Called after the learner's function it would wait for its mistakes.
     with recorder.paused():
         each: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(each, agent.plain(mine))
@@ -38,11 +36,7 @@ def name_it(out: Any, right: Any, slips: Mapping[str, Any], of: str = "") -> Non
 
 
 def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the function, and name the slips of the exercise that give the same wrong result.
-
-    The solution and the slips run on the same input. A slip that an earlier input would have shown is not named. A
-    wrong result that none of them gives is returned, and judged as ever.
-    """
+    """Wrap the function to name the slips of the exercise that give the same wrong result on the same input."""
     right = exercise.function
     assert right is not None
 
@@ -55,6 +49,7 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
     def called(*args: Any, **options: Any) -> Any:
         out = theirs(*args, **options)
         if off := judge.first_difference(out, right(*args, **options), 1e-6):
+            # A slip that an earlier input would have shown is not named.
             versions = {why: _edited(exercise, old, new) for why, (old, new) in exercise.slips.items()}
             cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
             earlier = cases[: cases.index((args, options))] if (args, options) in cases else []

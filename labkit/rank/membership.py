@@ -40,14 +40,12 @@ class Meant:
 
 
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> str:
-    """Say in what the ranks disagree that have come to a group's name: which ranks they mean by it; "" for nothing.
-
-    Each puts up its own before it reads, so of two ranks at least one sees the other. The rank that comes first waits a
-    moment for the others, so that all of them find it out, and none has done anything in its group meanwhile.
-    """
+    """Say in what the ranks disagree that have come to a group's name: which ranks they mean by it; "" for nothing."""
     mine = Meant(list(members), *_place())
     store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
     everyone = dist.get_world_size() if name.isdigit() else 1  # of one that is named by its ranks, they alone know
+    # Of two ranks at least one sees the other, since each puts up its own before it reads. The first one waits a moment
+    # for the others, so that all of them find it out, and none has done anything in its group meanwhile.
     up = gathered(lambda: _up(store, name), everyone)
     return _disagreement(up, mine.cell) if any(meant.members != mine.members for meant in up.values()) else ""
 

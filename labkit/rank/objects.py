@@ -57,12 +57,10 @@ def unpack(tensor: torch.Tensor, kind: str) -> Any:
 
 
 def exchange(x: Any, group: Any = None) -> list[Any]:
-    """Return every rank's Python object, in the group's order.
-
-    It costs one all-gather of 1 KiB a rank, and a second one where an object needs more than that.
-    """
+    """Return every rank's Python object, in the group's order."""
     data = dumps(x)
     data, room = len(data).to_bytes(8, "big") + data, HEADER
+    # One all-gather of 1 KiB a rank, and a second one where an object needs more than that.
     while True:
         mine = to_tensor(data[:room].ljust(room, b"\0"), group)
         everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

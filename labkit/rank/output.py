@@ -203,10 +203,8 @@ _senders: dict[Any, Any] = {}  # what ipykernel's streams send through
 
 
 def put_back(_: Any = None) -> None:
-    """Mend what a cell has made of sys.stdout and sys.stderr: closed, or set to what cannot be flushed, such as None.
-
-    The engine flushes both before it shows an error, and before it replies: the reply would never leave.
-    """
+    """Mend sys.stdout and sys.stderr, if a cell has closed them or set them to what cannot be flushed, such as None."""
+    # The engine flushes both before it shows an error, and before it replies: the reply would never leave.
     for stream, sender in _senders.items():
         stream.pub_thread = sender  # None where the stream was closed
         with contextlib.suppress(Exception):
@@ -240,19 +238,15 @@ def install(shell: Any, rank: int) -> None:
 
 
 def _sockets(sender: Any) -> None:
-    """Let this thread, and the one that sends what is printed, have the sockets through which they wake the latter.
-
-    ipykernel makes them when a thread first prints. Where no file can be opened by then, the text is lost, or the
-    thread that sends ends, and with it all that the rank prints from then on.
-    """
+    """Let this thread, and the one that sends what is printed, have the sockets through which they wake the latter."""
+    # ipykernel makes them when a thread first prints. Where no file can be opened by then, the text is lost, or the
+    # thread that sends ends, and with it all that the rank prints from then on.
     sender.schedule(lambda: sender.schedule(int))
 
 
 def _log_nothing(stream: Any) -> None:
-    """Let what programs of a cell write go to the notebook alone.
-
-    ipykernel copies it to the engine's log as well, which knows no end; on a full disk it fails at that, takes nothing
-    out of the pipe any more, and what writes to the pipe waits for ever.
-    """
+    """Let what programs of a cell write go to the notebook alone."""
+    # ipykernel copies it to the engine's log as well, which knows no end; on a full disk it fails at that, takes
+    # nothing out of the pipe any more, and what writes to the pipe waits for ever.
     with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), kernel_internals.log_descriptor(stream))

@@ -37,10 +37,8 @@ Ends = tuple[End, End]  # this end of a connection and the other one
 
 
 def stop_accepting(listening: socket.socket) -> None:
-    """Let no other process connect to this socket: a filter drops its packets, and the rank does not even wake up.
-
-    Closing it, or shutting it down, would end Gloo and the rank with it.
-    """
+    """Let no other process connect to this socket: a filter drops its packets, and the rank does not even wake up."""
+    # Closing it, or shutting it down, would end Gloo and the rank with it.
     if sys.platform == "linux":
         program = ctypes.create_string_buffer(TAKE_NOTHING, len(TAKE_NOTHING))
         with contextlib.suppress(OSError):  # some sandboxes have no filters
@@ -66,12 +64,10 @@ def refuse_other_users(connected: Iterable[socket.socket]) -> None:
 
 
 def owners(connections: Sequence[Ends]) -> list[tuple[int | None, int | None]]:
-    """Look up the users of both ends of these TCP connections; None for an end on another host, or held by no process.
-
-    Netlink looks up one connection; /proc, which lists all, takes a thousand times as long.
-    """
+    """Look up the users of both ends of these connections; None for an end on another host, or held by no process."""
     if not connections:
         return []
+    # Netlink looks up one connection; /proc, which lists all, takes a thousand times as long.
     try:
         if sys.platform == "linux":
             return by_netlink(connections)
@@ -97,10 +93,8 @@ def by_netlink(connections: Sequence[Ends]) -> list[tuple[int | None, int | None
 
 
 def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[int]) -> tuple[bool, int | None]:
-    """Tell whether this host has this end, and its user, None where no process holds it.
-
-    A socket that is bound to an interface, as anyone may bind theirs, is found by the number of that interface alone.
-    """
+    """Tell whether this host has this end, and its user, None where no process holds it."""
+    # A socket that is bound to an interface, as anyone may bind theirs, is found by that interface's number alone.
     for interface in interfaces:
         if (answer := _asked(kernel, here, there, interface)) is not None:
             user, inode = answer
@@ -109,10 +103,7 @@ def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[
 
 
 def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tuple[int, int] | None:
-    """Ask for user and inode of the socket with these ends: without an inode no process holds it; it counts as root's.
-
-    Where there is no such connection, the kernel tells of a socket that listens at this end.
-    """
+    """Ask for user and inode of the socket with these ends; one that no process holds has no inode, and root's user."""
     family = socket.AF_INET if len(here[0]) == 4 else socket.AF_INET6
     ends = CONNECTION.pack(here[1], there[1], here[0].ljust(16, b"\0"), there[0].ljust(16, b"\0"))
     wanted = WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends + WHERE.pack(interface, NO_COOKIE)
@@ -126,6 +117,7 @@ def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tupl
         raise OSError(number, os.strerror(number))
     if kind != SOCK_DIAG_BY_FAMILY or len(data) < FOUND.size:
         raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
+    # Where there is no such connection, the kernel tells of a socket that listens at this end
     its, user, inode = FOUND.unpack_from(data)
     return (user, inode) if CONNECTION.unpack_from(its)[:2] == (here[1], there[1]) else None
 

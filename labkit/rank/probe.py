@@ -48,7 +48,7 @@ def remember(code: str, x: str, y: str) -> dict[str, Any]:
     """Copy what `code`, `x` and `y` name, and tell what `x` holds: see `told`."""
     space = shell().user_ns
     forget()
-    said = told(x, space)
+    said = told(x)
     if "error" not in said:
         try:
             names = named([code, x, y], space)
@@ -56,11 +56,6 @@ def remember(code: str, x: str, y: str) -> dict[str, Any]:
         except (Refused, SyntaxError) as error:
             _kept.update(refused=str(error))
     return said
-
-
-def outcome(y: str) -> dict[str, Any]:
-    """Tell what `y` holds after the cell."""
-    return told(y, shell().user_ns)
 
 
 def forget() -> None:
@@ -134,10 +129,10 @@ def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
 # -- values -----------------------------------------------------------------------------------------------------
 
 
-def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
-    """Tell what an expression holds: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
+def told(expression: str) -> dict[str, Any]:
+    """Tell what an expression holds now: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
     try:
-        value = eval(expression, space)
+        value = eval(expression, shell().user_ns)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "size": 0, "groups": [], "values": [], "shape": None}
     if value is None:

@@ -62,6 +62,8 @@ P2P = {
     "recv_anysource": ("recv", "src", {"group": 0, "tensors": 1, "tag": 2}),
 }
 
+NEW_GROUP = inspect.signature(dist.new_group)  # before it is wrapped
+
 # Where comms' own functions tell one another what will come: no part of what travels.
 HEADERS = {objects.exchange.__code__, comms.send.__code__, comms.recv.__code__}
 
@@ -87,12 +89,12 @@ def install(shell: Any) -> None:
             wrapper = _recording(method, f"ProcessGroup.{name}", kind, "tensors", other, places=places)
             _wrap(name, wrapper, dist.ProcessGroup)
         _wrap("batch_isend_irecv", _batching(dist.batch_isend_irecv), distributed_c10d, dist)
-        _wrap("new_group", _making(dist.new_group), distributed_c10d, dist)
-        _wrap("destroy_process_group", _leaving(dist.destroy_process_group), distributed_c10d, dist)
+        _wrap("new_group", _noting(dist.new_group, _makes_group), distributed_c10d, dist)
+        _wrap("destroy_process_group", _noting(dist.destroy_process_group, _leaves_group), distributed_c10d, dist)
         _wrap(RUN_BACKWARD, backward_pass.noting(vars(graph)[RUN_BACKWARD], _passing), graph, torch.autograd)
         _wrap("wait", _waiting(dist.Work.wait), dist.Work)  # the class's: a Work stays itself
         for name in ("get_future", "is_completed"):
-            _wrap(name, _asking(vars(dist.Work)[name]), dist.Work)
+            _wrap(name, _noting(vars(dist.Work)[name], _asks), dist.Work)
         _put(ours=True)
     _space = shell.user_ns
     for event, callback in (("pre_run_cell", begin), ("post_run_cell", end)):
@@ -154,10 +156,7 @@ def end(result: Any = None) -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """Record and guard nothing of what runs inside: `timed` measures torch, not the lab.
-
-    Torch's functions stand in their places meanwhile. A wrapper that only passes on would cost a small call 4 %.
-    """
+    """Record and guard nothing of what runs inside: `timed` measures torch, not the lab."""
     cell = cell_record.current
     if getattr(_inside, "call", False) or cell.paused:
         yield
@@ -165,6 +164,7 @@ def paused() -> Iterator[None]:
     with cell.tally.apart(), guard.paused():
         cell.paused = True
         try:
+            # Torch's functions in their places: a wrapper that only passes on would cost a small call 4 %.
             _put(ours=False)
             yield
         finally:
@@ -263,33 +263,39 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
     return batched
 
 
-def _making(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the maker of groups to note those that all ranks must make: who waits in one waits for the others."""
-    called = inspect.signature(function)
+def _noting(function: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    """Wrap a function to note its arguments before it is called."""
 
     @functools.wraps(function)
-    def making(*args: Any, **kwargs: Any) -> Any:
-        if (cell := cell_record.current).on:
-            with contextlib.suppress(TypeError, ValueError, RuntimeError):  # torch will say what is wrong with it
-                given = called.bind(*args, **kwargs).arguments
-                if not given.get("use_local_synchronization"):
-                    ranks = given.get("ranks")
-                    cell.grouped.append(tuple(sorted(range(dist.get_world_size()) if ranks is None else ranks)))
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        note(*args, **kwargs)
         return function(*args, **kwargs)
 
-    return making
+    return noting
 
 
-def _leaving(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the end of a group, which takes its counts along, to look up what it did."""
+def _makes_group(*args: Any, **kwargs: Any) -> None:
+    """Note a group that all ranks have to make: a rank that waits in it waits for the others."""
+    if (cell := cell_record.current).on:
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # torch will say what is wrong with it
+            given = NEW_GROUP.bind(*args, **kwargs).arguments
+            if not given.get("use_local_synchronization"):
+                ranks = given.get("ranks")
+                cell.grouped.append(tuple(sorted(range(dist.get_world_size()) if ranks is None else ranks)))
 
-    @functools.wraps(function)
-    def leaving(*args: Any, **kwargs: Any) -> Any:
-        if (cell := cell_record.current).on:
-            cell.tally.leave()
-        return function(*args, **kwargs)
 
-    return leaving
+def _leaves_group(*_: Any, **__: Any) -> None:
+    """Look up what a group has counted before it goes."""
+    if (cell := cell_record.current).on:
+        cell.tally.leave()
+
+
+def _asks(work: Any, *_: Any, **__: Any) -> None:
+    """Note that a learner's line asks for the end of an operation otherwise than by `.wait()`."""
+    known, mine = cell_record.current.works.get(id(work), (None, []))
+    if known is not None and known() is work and is_cell(sys._getframe(2).f_code.co_filename):
+        for op in mine:
+            op.asked = True
 
 
 def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -323,20 +329,6 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return wait
-
-
-def _asking(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of Work by which a learner's line asks for the end of an operation otherwise than by `.wait()`."""
-
-    @functools.wraps(function)
-    def asking(self: Any, *args: Any, **kwargs: Any) -> Any:
-        work, mine = cell_record.current.works.get(id(self), (None, []))
-        if work is not None and work() is self and is_cell(sys._getframe(1).f_code.co_filename):
-            for op in mine:
-                op.asked = True
-        return function(self, *args, **kwargs)
-
-    return asking
 
 
 def _passing() -> backward_pass.Pass | None:

@@ -27,10 +27,7 @@ NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Snapshots:
-    """A journal of what changed in the buffers of one cell.
-
-    A position is a number of journal entries: what a buffer held then is its last entry before it.
-    """
+    """A journal of what changed in the buffers of one cell; at a position, a buffer held its last entry before it."""
 
     def __init__(self, code: str = "", space: Mapping[str, Any] | None = None) -> None:
         """Watch the variables that the cell's code names in a space as well, once something is sent."""

@@ -24,14 +24,12 @@ _listening: socket.socket | None = None  # on rank 0, between `open_at` and the 
 
 
 def open_at() -> str:
-    """Listen for ranks on other hosts, at this host's address alone; return the place for `MeetingStore`.
-
-    torch's own store would listen on every address that there is.
-    """
+    """Listen for ranks on other hosts, at this host's address alone; return the place for `MeetingStore`."""
     global _listening
     if _listening is not None:  # of a join that did not come about
         _listening.close()
     _listening = socket.socket()
+    # Torch's own store would listen on every address that there is.
     _listening.bind((os.environ.get(ADDRESS, "127.0.0.1"), 0))
     _listening.listen(128)
     host, port = _listening.getsockname()

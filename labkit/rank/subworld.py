@@ -28,10 +28,8 @@ _made: list[Any] = []  # groups of code that has ended here, and on another rank
 
 
 def make(n: int, limit: float, count: int) -> None:
-    """Make the sub-group of the first n ranks; every rank of the world calls this.
-
-    Its number is `count`: a learner's cells may have made different numbers of groups on different ranks.
-    """
+    """Make the sub-group of the first n ranks; every rank of the world calls this."""
+    # Its number is given: a learner's cells may have made different numbers of groups on different ranks.
     torch_internals.number_groups_from(count)
     _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
     if n in _boards:  # of a group that went with a heal
@@ -48,10 +46,8 @@ def one_call(n: int, nth: int) -> Iterator[None]:
 
 
 def any_rank(n: int, nth: int, said: bool) -> bool:
-    """Meet the other ranks of the first n once all have made call `nth`, a number of its own; tell whether one says so.
-
-    In a collective a rank could meet another one that is still in a call of the learner's.
-    """
+    """Meet the other ranks of the first n once all have made call `nth`, a new number; tell whether one says so."""
+    # In a collective a rank could meet another one that is still in a call of the learner's.
     board = _boards[n]
     board.write(nth, bytes([said]))
     while len(told := board.read(nth)) < n:
@@ -81,11 +77,9 @@ def temporary_groups() -> Iterator[None]:
 
 
 def destroy_temporary() -> None:
-    """Destroy the `temporary_groups`, in the order in which they were made; the code has ended on every rank.
-
-    A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
-    or waits in it for good, would get "Connection closed by peer".
-    """
+    """Destroy the `temporary_groups`, in the order in which they were made; the code has ended on every rank."""
+    # A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
+    # or waits in it for good, would get "Connection closed by peer".
     _destroy(_made)
     _made.clear()
 
@@ -167,10 +161,8 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
 
 @contextlib.contextmanager
 def _meeting_place(group: Any, name: str) -> Iterator[None]:
-    """Let groups that are made in this one meet in a place of their own: some are named by their ranks only.
-
-    Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
-    """
+    """Let groups that are made in this one meet in a place of their own: some are named by their ranks only."""
+    # Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
     known = torch_internals.groups()
     backend, store = known[group]
     known[group] = backend, dist.PrefixStore(name, store)

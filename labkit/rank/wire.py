@@ -66,10 +66,8 @@ def unread() -> bool:
 
 
 def sent() -> int | None:
-    """Count the bytes that this rank has sent to others over the sockets of its groups; None where that is not known.
-
-    Checks of every call (TORCH_DISTRIBUTED_DEBUG=DETAIL) send as well: then these are not the caller's bytes alone.
-    """
+    """Count the bytes that this rank has sent to others over its groups' sockets; None where that is not known."""
+    # Checks of every call (DETAIL) send as well: then these are not the caller's bytes alone.
     if not group.counted() or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
     try:
