@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from labkit.faces.restore import put_back
     from labkit.faces.widgets import Predict
     from labkit.lab import Lab
-    from labkit.show.schedule import draw
     from labkit.starting import start
 
     Atlas: Any
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     Phrasebook: Any
     Planner: Any
     WhatIf: Any
+    draw: Any
 
 __all__ = [
     "Atlas",
@@ -81,7 +81,6 @@ _WHERE = {
     "Knob": "labkit.faces.knob",
     "Lab": "labkit.lab",
     "Predict": "labkit.faces.widgets",
-    "draw": "labkit.show.schedule",
     "put_back": "labkit.faces.restore",
     "start": "labkit.starting",
 }

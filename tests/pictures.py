@@ -25,7 +25,6 @@ from labkit.plot.tiles import Tile
 from labkit.show.bars import Bars
 from labkit.show.card import Card
 from labkit.show.curves import Curves
-from labkit.show.gantt import of_schedule
 from labkit.show.histogram import Histogram
 from labkit.show.message_diff import Beside
 from labkit.show.overlay import Overlay
@@ -34,14 +33,14 @@ from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.verdict import Verdict
 from labkit.show.waits import Waits
-from labkit.theory import pipeline, schedules
 from tests.nccl_log import printed
 from tests.recorded import Told, told
-from workbook.tools import events, nccl_log, topology
+from workbook.tools import events, nccl_log, pipeline, schedules, topology
 from workbook.tools.events.show import Spent
 from workbook.tools.late import plot as late
 from workbook.tools.painter import placements
 from workbook.tools.painter.show import Run
+from workbook.tools.pipeline.show import of_schedule
 from workbook.tools.planning import Plan
 from workbook.tools.planning.show import Links, Planned
 from workbook.tools.published import TABLES

@@ -8,10 +8,11 @@ import pytest
 
 from labkit import draw
 from labkit.plot.sheet import RANKS
-from labkit.show.gantt import of_record, of_schedule
+from labkit.show.gantt import of_record
 from labkit.show.timeline import Timeline
-from labkit.theory import pipeline
 from labkit.theory.record import Log, Op, Span
+from workbook.tools import pipeline
+from workbook.tools.pipeline.show import of_schedule
 
 
 def send(rank: int, entered: float, left: float, kind: str = "recv") -> Op:

@@ -156,10 +156,10 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.formulas", "import torch"),
-        ("labkit.theory.formulas", "def late():\n    from matplotlib import pyplot"),
-        ("labkit.theory.formulas", "from labkit import cluster"),
-        ("labkit.theory.formulas", "import pandas"),
+        ("labkit.theory.values", "import torch"),
+        ("labkit.theory.values", "def late():\n    from matplotlib import pyplot"),
+        ("labkit.theory.values", "from labkit import cluster"),
+        ("labkit.theory.values", "import pandas"),
         ("labkit.plot.axes", "import ipywidgets"),
         ("labkit.plot.axes", "from ..rank import comms"),
         ("labkit.cluster.start", "from labkit.rank import group"),
@@ -171,7 +171,7 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
         ("labkit.lab", "import ipyparallel as ipp"),
         ("labkit.faces.widgets", "import matplotlib.pyplot as plt"),
         ("labkit.faces.widgets", "from labkit import lab"),
-        ("labkit.floor.errors", "from labkit.theory import formulas"),
+        ("labkit.floor.errors", "from labkit.theory import values"),
         ("labkit.content", "from labkit.faces import task"),
         ("labkit.show.look", "from labkit.cluster import engines"),
         ("labkit.outcome.text", "from labkit.grading import judge"),
@@ -184,8 +184,8 @@ def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, sou
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("labkit.theory.formulas", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
-        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import formulas"),
+        ("labkit.theory.values", "import math\nimport numpy as np\nfrom .collectives import all_reduce"),
+        ("labkit.plot.axes", "from matplotlib.axes import Axes\nfrom labkit.theory import values"),
         ("labkit.rank.comms", "import torch.distributed as dist\nfrom labkit.floor.errors import LabError"),
         ("labkit.lab", "from . import cluster\nfrom .faces import task\nimport ipywidgets"),
     ],

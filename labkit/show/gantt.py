@@ -1,4 +1,4 @@
-"""What a pipeline's ranks compute when, as a Gantt chart: of a run's spans, or of a schedule that nobody ran."""
+"""Show what each rank computes when, as a Gantt chart of the spans of a run, or of a schedule that was computed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from labkit.outcome.text import merge
 from labkit.plot import gantt as plot
 from labkit.plot import svg
 from labkit.theory.overlap import common, computing
-from labkit.theory.pipeline import NAMES, Schedule
 from labkit.theory.record import Record, Span
 
-KINDS = {name: kind for kind, name in NAMES.items()}  # "forward" → "F"
+KINDS = {"forward": "F", "backward": "B", "weights": "W"}
 LETTERS = "abcdefghijklmnop"  # of chunks
 
 
 class Gantt:
     """Each rank's passes on one lane, without its messages; it displays itself.
-
-    >>> from labkit.theory import pipeline
-    >>> of_schedule(pipeline.gpipe(4, 8)).bubble
-    0.2727272727272727
 
     A run's is `lab.last.timeline().gantt`. `bubble` is the part of the ranks' time, from the first pass's start to the
     last one's end, in which they compute nothing; `idle[r]` is that of rank r. `bars[r]` has a `start` and an `end` for
@@ -99,25 +94,6 @@ def of_record(record: Record) -> Gantt:
     return Gantt(lanes, notes=[f"{record.shared}."] if record.shared else [])
 
 
-def of_schedule(schedule: Schedule) -> Gantt:
-    """The chart of a schedule that is played by arithmetic alone."""
-
-    def names(kind: str, micro: int, chunk: int) -> tuple[str, ...]:
-        return _short(kind, f"{micro}{LETTERS[chunk]}" if schedule.chunks > 1 else str(micro))
-
-    lanes = [
-        [plot.Bar(NAMES[b.kind], names(b.kind, b.micro, b.chunk), b.start, b.end, b.chunk) for b in mine]
-        for mine in schedule.played
-    ]
-    kept = ", ".join(f"{pairs / schedule.chunks:g}" for pairs in schedule.alive)
-    passes = "and the two halves of a backward pass 1 each" if schedule.split else "and a backward pass 2"
-    notes = [
-        f"Micro-batches whose activations ranks 0 to {schedule.ranks - 1} keep at their peaks: {kept}.",
-        f"Computed, not run: a forward pass takes 1, {passes}, and messages take no time.",
-    ]
-    return Gantt(lanes, f"{schedule.name}, {schedule.ranks} ranks, {schedule.micro} micro-batches", notes)
-
-
 def _kind(span: Span) -> str:
     first = span.name.split()[0].lower()
     return first if first in KINDS else ""
@@ -132,9 +108,10 @@ def _chunk(span: Span) -> int:
 def _names(span: Span) -> tuple[str, ...]:
     """ "forward 3" is F3, or 3 where there is less room."""
     first, _, rest = span.name.partition(" ")
-    return _short(KINDS[first.lower()], rest) if first.lower() in KINDS and rest else (span.name,)
+    return short(KINDS[first.lower()], rest) if first.lower() in KINDS and rest else (span.name,)
 
 
-def _short(kind: str, rest: str) -> tuple[str, ...]:
+def short(kind: str, rest: str) -> tuple[str, ...]:
+    """Return what a box may say, the longest first: "F3b", "3b", "3"."""
     number = re.match(r"\d+", rest)
     return (f"{kind}{rest}", rest, *([number[0]] if number and number[0] != rest else []))

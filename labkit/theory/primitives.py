@@ -41,7 +41,7 @@ class Function:
 
 @dataclass(frozen=True, repr=False)
 class Primitive:
-    """One primitive. S is its whole buffer: what one rank holds at most, as in `labkit.theory.formulas`.
+    """One primitive. S is its whole buffer: what one rank holds at most, as in `workbook.tools.formulas`.
 
     Args:
         kind: "collective", "send", "recv", or "pair": a send and its receive as one event.

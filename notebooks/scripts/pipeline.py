@@ -24,7 +24,7 @@ from torch.distributed import pipelining
 from torch.distributed.pipelining import schedules as torchs
 
 from labkit.rank import tiny
-from labkit.theory import pipeline
+from workbook.tools import pipeline
 
 STEPS, LR, LAYERS, WIDTH = 4, 0.3, 10, 32
 

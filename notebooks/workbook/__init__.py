@@ -14,6 +14,7 @@ TOOLS: dict[str, str] = {
     "Race": "race.show:Race",
     "Sweep": "sweep.show:Sweep",
     "WhatIf": "whatif.face:WhatIf",
+    "draw": "draw:draw",
     "late": "late.observe:observe",
     "mpi": "mpi:show",
     "race": "race.measure:measure",

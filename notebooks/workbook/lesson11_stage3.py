@@ -10,8 +10,8 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
-from labkit.theory import sharding
 from workbook.lesson11 import cut, kept, padded
+from workbook.tools import sharding
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size

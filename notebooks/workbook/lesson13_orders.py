@@ -10,8 +10,8 @@ import numpy as np
 
 from labkit.floor.errors import LabError
 from labkit.grading.exercise import Case, Least, exercise
-from labkit.theory import pipeline
 from workbook.lesson13 import batches, normal, placed, stage_backward, stage_forward, trained
+from workbook.tools import pipeline
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, rank, torch, world_size

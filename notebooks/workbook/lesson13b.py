@@ -9,9 +9,9 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
-from labkit.theory import pipeline
 from workbook.lesson13 import batches, normal, trained
 from workbook.lesson13_orders import ordered, run_orders
+from workbook.tools import pipeline
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size

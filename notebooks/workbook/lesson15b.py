@@ -8,8 +8,7 @@ from typing import Any
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
-from labkit.theory import schedules
-from workbook.tools import nccl_log, topology
+from workbook.tools import nccl_log, schedules, topology
 
 
 def _dealt(n: int, asked: Sequence[tuple[Any, ...]], about: str, rounds: int) -> list[Case]:

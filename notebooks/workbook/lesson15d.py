@@ -12,8 +12,8 @@ import numpy as np
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
-from labkit.theory.formulas import figures
 from workbook.tools.events import slowest
+from workbook.tools.formulas import figures
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import torch

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 STANDING_OUT = (Path(__file__).parent / "standing_out.js").read_text()
 MADE = """from labkit import WhatIf, draw
 from labkit.content import exercises
-from labkit.theory import schedules
+from workbook.tools import schedules
 
 draw(schedules.tree("broadcast", 4))"""
 

@@ -21,10 +21,10 @@ import labkit
 from labkit.content import exercises
 from labkit.faces import progress
 from labkit.floor.errors import CellError
-from labkit.theory.sharding import MIXED
 from tests.live.lesson_cells import code
 from tests.scripts import PLACE, SCRIPTS, printed
 from workbook.tools import plan
+from workbook.tools.sharding import MIXED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 150  # seconds: torchrun starts four ranks twice, on busy cores

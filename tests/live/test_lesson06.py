@@ -6,9 +6,9 @@ import pytest
 
 import labkit
 from labkit.content import exercises
-from labkit.theory import formulas, schedules
 from labkit.theory.record import read
 from tests.notebooks import NOTEBOOKS, sources
+from workbook.tools import formulas, schedules
 
 DEFINED = ("def pass_on", "def ring(")
 # the lesson's function → the schedule that it is

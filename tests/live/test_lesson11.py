@@ -12,11 +12,11 @@ import pytest
 
 import labkit
 from labkit.content import exercises
-from labkit.theory import sharding
 from tests.live.lesson_cells import code, run_cells
 from tests.live.versions import GLOO_ALL_TO_ALL
 from tests.scripts import printed
 from workbook import lesson11
+from workbook.tools import sharding
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 150  # seconds: the script trains in ten ways, on busy cores

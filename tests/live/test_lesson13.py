@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import labkit
-from labkit.theory import pipeline
 from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
+from workbook.tools import pipeline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 240  # seconds: the script trains in nine ways, on busy cores

@@ -9,9 +9,9 @@ import pytest
 
 import labkit
 from labkit.content import exercises
-from labkit.theory import schedules
 from tests.live.lesson_cells import code
 from workbook.lesson15 import out_of_hosts
+from workbook.tools import schedules
 
 S = 4 * 2**20
 HOSTS = [[0, 1], [2, 3]]

@@ -5,8 +5,8 @@ from itertools import product
 
 import pytest
 
-from labkit.theory.formulas import figures, log2_up
 from labkit.theory.primitives import PART, PRIMITIVES
+from workbook.tools.formulas import figures, log2_up
 from workbook.tools.sheet.cheats import CHEATS, pretty
 
 COUNTED = [cheat for cheat in CHEATS if cheat.sent]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.floor.errors import LabError
-from labkit.theory import formulas, schedules
+from workbook.tools import formulas, schedules
 from workbook.tools.costs import ALGORITHMS, crossover, flat, seconds
 
 A, B = 1e-5, 1e-9

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import formulas
+from workbook.tools import formulas
 from workbook.tools.costs import A100, GB200, H100, choose, estimate, flat, predict
 from workbook.tools.costs.machine import Cluster
 from workbook.tools.costs.predict import OPS, times

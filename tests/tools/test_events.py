@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import schedules
-from labkit.theory.formulas import figures, hierarchical
-from workbook.tools import costs, events
+from workbook.tools import costs, events, schedules
 from workbook.tools.events import chain, engine, failures, program, slowest
 from workbook.tools.events.fabric import Fabric
+from workbook.tools.formulas import figures, hierarchical
 
 FAST = Fabric(near=2.0**-20, far=2.0**-18, nvlink=2.0**38, nic=2.0**35)
 

@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.floor.errors import LabError
-from labkit.theory import schedules
 from tests.notebooks import NOTEBOOKS, sources
-from workbook.tools import nccl_log, topology
+from workbook.tools import nccl_log, schedules, topology
 from workbook.tools.nccl_log import Branch, Call, Comm, Hop, Link, Ring, Said
 
 # The formats of NCCL 2.27 to 2.30, filled in: init.cc, enqueue.cc, graph/rings.cc, graph/connect.cc, transport/*.cc.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import sharding
 from workbook.capstone import expected_mesh_price
-from workbook.tools import costs, plan
+from workbook.tools import costs, plan, sharding
 from workbook.tools.plan import Mesh, Model
 
 SMALL = Model(layers=4, width=32)

@@ -9,10 +9,9 @@ import pytest
 
 from labkit.content import predictions
 from labkit.floor.errors import LabError
-from labkit.theory import pipeline, sharding
 from workbook.lesson15c import expected_leaves_host, expected_mates, expected_stage_memory
 from workbook.lesson15c_limits import expected_fewest_micro, expected_what_is_wrong
-from workbook.tools import plan
+from workbook.tools import pipeline, plan, sharding
 from workbook.tools.costs import seconds
 from workbook.tools.planning import (
     JOBS,

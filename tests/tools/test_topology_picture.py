@@ -12,8 +12,7 @@ from matplotlib.patches import PathPatch, Rectangle
 from labkit import draw
 from labkit.floor.errors import LabError
 from labkit.plot.sheet import extent
-from labkit.theory import schedules
-from workbook.tools import nccl_log, topology
+from workbook.tools import nccl_log, schedules, topology
 from workbook.tools.topology import plot
 
 

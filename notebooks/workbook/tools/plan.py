@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.floor.errors import LabError
-from labkit.theory.sharding import FLOAT32, KINDS, Recipe
+from workbook.tools.sharding import FLOAT32, KINDS, Recipe
 
 CUT, WHOLE = 13, 4  # times the width: numbers that a layer keeps for each token, cut by tensor parallelism and not
 REDUCED = 4  # all-reduces of tensor parallelism in a layer: two forward, two backward

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
-from labkit.theory.formulas import Figures, figures
 from workbook.tools.costs import nccl
 from workbook.tools.costs.estimate import OPS as ESTIMATED
 from workbook.tools.costs.estimate import estimate
 from workbook.tools.costs.machine import Cluster
+from workbook.tools.formulas import Figures, figures
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
 NCCL, TAKES = "what NCCL's own model would choose", "what NCCL takes, as estimated"

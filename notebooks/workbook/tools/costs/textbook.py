@@ -1,7 +1,7 @@
 """α-β-γ: how long an algorithm takes where every link is alike.
 
 T = steps·α + serial·S·β + added·S·γ, with α in seconds a message, β in seconds a byte, γ in seconds a byte that is
-added; steps, bytes and S are those of `labkit.theory.formulas`, where the sources stand. Every rank has a link of its
+added; steps, bytes and S are those of `workbook.tools.formulas`, where the sources stand. Every rank has a link of its
 own, both ways at once.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
-from labkit.theory.formulas import FORMULAS, PIPELINED, figures
+from workbook.tools.formulas import FORMULAS, PIPELINED, figures
 
 # Formulas that are not compared: what needs a power of two, and what is a reduce-scatter and an all-gather of others.
 APART = {(op, name) for op in ("all_reduce", "reduce_scatter") for name in ("Bruck", "PAT")} - {

@@ -1,6 +1,6 @@
 """Schedules for very many ranks, as arrays: who sends to whom in which step, and how much. No torch, no cluster.
 
-They are those of `theory.schedules`, whose objects (a tuple of chunks for each send) would not fit into memory for
+They are those of `tools.schedules`, whose objects (a tuple of chunks for each send) would not fit into memory for
 100,000 ranks. What a message carries is left out, its size is kept: a test holds every builder against them.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
-from labkit.theory.formulas import log2_up
-from labkit.theory.schedules import Schedule, parents
+from workbook.tools.formulas import log2_up
+from workbook.tools.schedules import Schedule, parents
 
 Numbers = np.ndarray[Any, Any]
 
@@ -41,9 +41,9 @@ class Program:
 
 
 def of_schedule(schedule: Schedule) -> Program:
-    """The same of a `theory.schedules` object.
+    """The same of a `workbook.tools.schedules` object.
 
-    >>> from labkit.theory import schedules
+    >>> from workbook.tools import schedules
     >>> of_schedule(schedules.ring("all_gather", 3)).dst[:, 0].tolist()
     [[1, 2, 0], [1, 2, 0]]
     """

@@ -7,8 +7,8 @@ from html import escape
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, spans
-from labkit.plot import hosts as plot
 from labkit.plot import svg
+from workbook.tools.hosts import plot
 from workbook.tools.nccl_log import Log
 
 MOST = 32  # ranks that are drawn

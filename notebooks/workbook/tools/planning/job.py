@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.floor.errors import LabError
-from labkit.theory.sharding import FLOAT32, MIXED, STAGES, Recipe
 from workbook.tools.costs.machine import H100, Cluster
 from workbook.tools.plan import Mesh, Model
+from workbook.tools.sharding import FLOAT32, MIXED, STAGES, Recipe
 
 DIMENSIONS = ("pipe", "data", "tensor")
 ORDERS = (  # of the dimensions in the numbers of the ranks; neighbours differ along the last one

@@ -6,9 +6,9 @@ from typing import Any
 
 from labkit.faces import progress
 from labkit.faces.knob import Knob
-from labkit.theory.sharding import STAGES
 from workbook.tools.planning import JOBS, ORDERS, Plan, found
 from workbook.tools.planning.show import Planned
+from workbook.tools.sharding import STAGES
 
 CUTS = [2**k for k in range(8)]
 LABELS = {"zero": "ZeRO", "micro": "micro-batches", "sequence": "sequence parallel"}

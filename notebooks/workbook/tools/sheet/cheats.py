@@ -2,7 +2,7 @@
 
 S is the bytes of one rank's input buffer (of a scatter: the root's), N the number of ranks. `sent` and `steps` are
 those of the algorithm that is named, of the busiest rank; tests/tools/test_cheats.py holds them against
-`labkit.theory.formulas`.
+`workbook.tools.formulas`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Cheat:
         moves: whose bytes these are: "the busiest rank sends", "the root receives".
         sent: how many, in Python's words, of S and N; "" where the bytes cannot be known.
         steps: how many steps follow one another, likewise.
-        by: the primitive and the algorithm, as `labkit.theory.formulas` calls them.
+        by: the primitive and the algorithm, as `workbook.tools.formulas` calls them.
         instead: what to say instead of bytes and steps.
         also: other names and forms.
         mistake: the one to avoid, in Markdown's `code`.

@@ -1,19 +1,19 @@
 """How collectives are done, step by step: rings, trees, halving and doubling, as lists of sends. No torch.
 
->>> from labkit.theory import schedules
+>>> from workbook.tools import schedules
 >>> [s.name for s in schedules.of("all_gather", 4)]
 ['ring', 'bidirectional ring', 'halving-doubling', 'Bruck', 'PAT']
 
 `labkit.draw(schedule)` draws one; `schedule.run(xs)` performs it on values, `schedule.traffic(nbytes)` counts.
 """
 
-from labkit.theory.schedules.direct import linear, naive, pairwise
-from labkit.theory.schedules.links import loads, seconds
-from labkit.theory.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
-from labkit.theory.schedules.rings import bidirectional_ring, hierarchical, ring
-from labkit.theory.schedules.schedule import Schedule, Send, Step
-from labkit.theory.schedules.switches import collnet_chain, collnet_direct, nvls, nvls_tree
-from labkit.theory.schedules.trees import double_tree, node_parents, parents, tree
+from workbook.tools.schedules.direct import linear, naive, pairwise
+from workbook.tools.schedules.links import loads, seconds
+from workbook.tools.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
+from workbook.tools.schedules.rings import bidirectional_ring, hierarchical, ring
+from workbook.tools.schedules.schedule import Schedule, Send, Step
+from workbook.tools.schedules.switches import collnet_chain, collnet_direct, nvls, nvls_tree
+from workbook.tools.schedules.trees import double_tree, node_parents, parents, tree
 
 GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
 # What each algorithm does, of those that need no more than an operation and a number of ranks.

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import formulas, schedules
-from labkit.theory.schedules.links import Load, loads, seconds
+from workbook.tools import formulas, schedules
+from workbook.tools.schedules.links import Load, loads, seconds
 
 WAYS = [make("all_reduce", n) for make in (schedules.ring, schedules.halving_doubling, schedules.tree) for n in (8, 12)]
 

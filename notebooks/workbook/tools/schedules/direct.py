@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.theory.schedules.build import backwards, check, step
-from labkit.theory.schedules.schedule import Schedule, Send
+from workbook.tools.schedules.build import backwards, check, step
+from workbook.tools.schedules.schedule import Schedule, Send
 
 
 def naive(op: str, n: int, root: int = 0) -> Schedule:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import collectives, schedules
+from labkit.theory import collectives
 from labkit.theory.origin import Origin
-from labkit.theory.schedules import Schedule
+from workbook.tools import schedules
+from workbook.tools.schedules import Schedule
 
 SIZES = [*range(1, 10), 13, 16, 33]
 WORLDS = [*((nodes, gpus) for nodes in (1, 2, 3, 4, 5, 8) for gpus in (1, 2, 3, 4)), (2, 8), (7, 8)]

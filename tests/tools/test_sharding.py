@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import sharding
 from labkit.theory.primitives import PRIMITIVES
-from labkit.theory.sharding import FLOAT32, MIXED, fewest, held, sent
+from workbook.tools import sharding
+from workbook.tools.sharding import FLOAT32, MIXED, fewest, held, sent
 
 
 def gigabytes(parameters: float, ranks: int, stage: int) -> float:

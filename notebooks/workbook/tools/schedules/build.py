@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from labkit.floor.errors import LabError
-from labkit.theory.schedules.schedule import Schedule, Send, Step
+from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def backwards(steps: Sequence[Step]) -> tuple[Step, ...]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from labkit.floor.errors import LabError
-from labkit.theory.schedules.build import backwards, check, filled, rooted, step, together
-from labkit.theory.schedules.schedule import Schedule, Send, Step
+from workbook.tools.schedules.build import backwards, check, filled, rooted, step, together
+from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def tree(op: str, n: int, root: int = 0) -> Schedule:

@@ -10,7 +10,7 @@ import pytest
 
 from labkit import draw
 from labkit.floor.errors import LabError
-from labkit.theory import schedules
+from workbook.tools import schedules
 
 
 def texts(drawn) -> list[str]:

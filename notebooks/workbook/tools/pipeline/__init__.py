@@ -89,6 +89,12 @@ class Schedule:
         """The most micro-batches whose activations each rank keeps at once."""
         return tuple(alive(order) for order in self.orders)
 
+    def drawn(self, between: tuple[str, str] | None = None) -> Any:
+        """Return what `labkit.draw` shows."""
+        from workbook.tools.pipeline.show import of_schedule  # matplotlib
+
+        return of_schedule(self)
+
 
 def play(orders: Sequence[Iterable[Sequence[Any]]], units: Mapping[str, float] = UNITS) -> tuple[tuple[Box, ...], ...]:
     """When each operation of these orders runs, for each rank, if all start as soon as they can.

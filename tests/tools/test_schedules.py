@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from labkit.floor.errors import LabError
-from labkit.theory import collectives, formulas, schedules
+from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import MEANINGS, PRIMITIVES
-from labkit.theory.schedules import Schedule, Send
+from workbook.tools import formulas, schedules
+from workbook.tools.schedules import Schedule, Send
 
 RANKS = range(1, 20)
 WORLDS = [(nodes, gpus) for nodes in range(1, 6) for gpus in range(1, 6)]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from labkit.theory.schedules.build import check, filled, step, together
-from labkit.theory.schedules.schedule import Schedule, Send, Step
-from labkit.theory.schedules.trees import parents, pipelined
+from workbook.tools.schedules.build import check, filled, step, together
+from workbook.tools.schedules.schedule import Schedule, Send, Step
+from workbook.tools.schedules.trees import parents, pipelined
 
 GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
 NETWORK = -1  # the node of a switch between nodes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from labkit.floor.errors import LabError
-from labkit.theory.formulas import log2_up
-from labkit.theory.schedules.build import check, filled, gathering, step
-from labkit.theory.schedules.schedule import Schedule, Send, Step
+from workbook.tools.formulas import log2_up
+from workbook.tools.schedules.build import check, filled, gathering, step
+from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def recursive_doubling(op: str, n: int) -> Schedule:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from labkit.theory.schedules.build import backwards, check, gathering, rooted, step, together
-from labkit.theory.schedules.schedule import Schedule, Send, Step
+from workbook.tools.schedules.build import backwards, check, gathering, rooted, step, together
+from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def around(ranks: Sequence[int], sets: Sequence[tuple[int, ...]], right: bool = True) -> tuple[Step, ...]:

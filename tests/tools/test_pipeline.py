@@ -8,8 +8,8 @@ from itertools import pairwise, product
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.theory import pipeline
-from labkit.theory.pipeline import SPLIT, UNITS, Box, alive, bubble, play
+from workbook.tools import pipeline
+from workbook.tools.pipeline import SPLIT, UNITS, Box, alive, bubble, play
 
 SIZES = [(p, m) for p in (1, 2, 3, 4, 8) for m in (1, 2, 3, 4, 8, 24)]
 MORE = [(p, m) for p, m in SIZES if m >= p]

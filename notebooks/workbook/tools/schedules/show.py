@@ -1,73 +1,21 @@
-"""What `labkit.draw` shows: a schedule's steps, a pipeline, a server, NCCL's log, where simulated time goes.
-
-No torch, no cluster.
-"""
+"""What `labkit.draw` shows of a schedule: its steps side by side, or one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from labkit.floor.errors import LabError
-from labkit.plot import schedule as plot
 from labkit.plot import svg
-from labkit.show import gantt
-from labkit.show.hosts import OnHosts
-from labkit.theory import pipeline, schedules
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
-from labkit.theory.schedules.schedule import Schedule, carried, named, title
+from workbook.tools import schedules
+from workbook.tools.schedules import plot
+from workbook.tools.schedules.schedule import Schedule, carried, named, title
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
-
-
-@runtime_checkable
-class Drawable(Protocol):
-    """A value that says itself how it is drawn, such as a server, a log of NCCL's or a simulated step."""
-
-    def drawn(self, between: tuple[str, str] | None) -> Any:
-        """Return the picture; `between` are two devices of a server's whose path is bold."""
-
-
-def draw(
-    schedule: Schedule | pipeline.Schedule | Drawable | Mapping[str, Any],
-    hosts: int | None = None,
-    between: tuple[str, str] | None = None,
-    step: int | None = None,
-) -> Drawn | OnHosts | gantt.Gantt | Any:
-    """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
-
-    With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
-    With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
-    A schedule of `labkit.theory.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
-    `workbook.tools.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
-    `workbook.tools.nccl_log` its rings and trees. A step or a training run of `workbook.tools.events`, or several by
-    name, becomes bars that say where its time goes.
-
-    >>> from labkit import draw
-    >>> from labkit.theory import schedules
-    >>> draw(schedules.ring("all_reduce", 2))
-    ring, all_reduce on 2 ranks: 2 chunks, 2 steps, each rank sends 1 S
-    step 1: 0→1 +1 · 1→0 +0
-    step 2: 0→1 =0 · 1→0 =1
-    """
-    if isinstance(schedule, Drawable):
-        return schedule.drawn(between)
-    if isinstance(schedule, pipeline.Schedule):
-        return gantt.of_schedule(schedule)
-    if isinstance(schedule, Mapping) and len({type(run) for run in schedule.values()}) == 1:
-        first = next(iter(schedule.values()))
-        if hasattr(first, "drawn_beside"):
-            return first.drawn_beside(schedule)
-    if not isinstance(schedule, Schedule):
-        raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
-    if step is not None and schedule.steps:
-        return OneStep(schedule, step)
-    return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)
 
 
 class Drawn:

@@ -41,7 +41,7 @@ Step = tuple[Send, ...]
 class Schedule:
     """The steps by which `n` ranks perform `op` on a buffer of `chunks` chunks.
 
-    >>> from labkit.theory import schedules
+    >>> from workbook.tools import schedules
     >>> ring = schedules.ring("all_reduce", 4)
     >>> len(ring.steps), ring.sent(4)      # steps, and bytes that each rank sends of a buffer of four
     (6, [6.0, 6.0, 6.0, 6.0])
@@ -64,7 +64,7 @@ class Schedule:
     def run(self, xs: Sequence[Any], op: Op = "SUM") -> list[Any]:
         """What every rank holds in the end, in the form of `theory.collectives`: `xs[r]` is what rank r brings.
 
-        >>> from labkit.theory import schedules
+        >>> from workbook.tools import schedules
         >>> schedules.ring("all_reduce", 3).run([[1, 2, 3], [10, 20, 30], [100, 200, 300]])
         [[111, 222, 333], [111, 222, 333], [111, 222, 333]]
         """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import cached_property
 
 from labkit.floor.words import count, spans
-from labkit.plot import hosts as plot
 from labkit.plot import svg
-from labkit.theory.schedules import Schedule
-from labkit.theory.schedules.links import Load, home, loads
+from workbook.tools.hosts import plot
+from workbook.tools.schedules import Schedule
+from workbook.tools.schedules.links import Load, home, loads
 
 
 class OnHosts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from labkit.floor.errors import LabError
-from labkit.theory.schedules.schedule import Schedule, Step
+from workbook.tools.schedules.schedule import Schedule, Step
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ def home(schedule: Schedule, hosts: int) -> list[int]:
 def loads(schedule: Schedule, hosts: int) -> list[Load]:
     """What each step puts on the busiest link of a host, out of it or into it.
 
-    >>> from labkit.theory import schedules
+    >>> from workbook.tools import schedules
     >>> loads(schedules.halving_doubling("all_reduce", 8), hosts=2)[2]  # four messages of S/8 at once
     Load(messages=4, share=0.5)
     >>> loads(schedules.ring("all_reduce", 8), hosts=2)[2]
@@ -53,7 +53,7 @@ def seconds(schedule: Schedule, nbytes: float, alpha: float, beta: float, hosts:
     α is in seconds a message, β in seconds a byte. Every rank has a link of its own, both ways at once; with `hosts`
     every host has one, too, as fast as a rank's, for all that leaves it or comes to it.
 
-    >>> from labkit.theory import schedules
+    >>> from workbook.tools import schedules
     >>> halving = schedules.halving_doubling("all_reduce", 8)
     >>> seconds(halving, 8e9, 0.0, 1e-9), seconds(halving, 8e9, 0.0, 1e-9, hosts=2)
     (14.0, 20.0)

@@ -1,6 +1,6 @@
 """Closed formulas: how many steps an algorithm takes, what it sends and what it adds. Neither torch nor a cluster.
 
-S is the largest buffer that one rank holds, in bytes, as in `theory.schedules`: the tensor of an all-reduce, reduce or
+S is the largest buffer that one rank holds, in bytes, as in `tools.schedules`: the tensor of an all-reduce, reduce or
 broadcast; all that is gathered or scattered (N·D); the N chunks of a rank in a reduce-scatter or an all-to-all.
 Whatever says how long an algorithm takes (`tools.costs`, the what-if) takes it from here.
 """
