@@ -47,9 +47,9 @@ from labkit.rank import (
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
-from labkit.rank.gpu_activity import kernels
 from labkit.rank.memory import peak
 from labkit.rank.spans import span
+from labkit.rank.stream import kernels
 from labkit.rank.torch_aliases import add_newest
 from labkit.theory.record import is_cell
 from labkit.theory.samples import Timing

@@ -18,7 +18,7 @@ CLOSED = "Connection closed by peer"  # what Gloo says of a group whose sockets 
 
 
 def used(error: BaseException, called: Sequence[FrameType]) -> str:
-    """Name the type of what was used, "DTensor"; "call" where that has no name, "" where nothing is gone."""
+    """Name the type of what the frames below the cell have used; "call" if it has no name, "" if nothing is gone."""
     theirs = [f for f in called if not frames.is_learners(f)]
     held = [value for f in theirs for value in list(f.f_locals.values())]
     held += [value for one in held for value in list(getattr(one, "__dict__", {}).values())]

@@ -228,7 +228,7 @@ def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
     shared = loss == "one"
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
-    # None for an argument that nothing connects the result with
+    # None for an argument that nothing connects the result with.
     return [None if a.grad is None else plain(a.grad) for a in leaves]
 
 

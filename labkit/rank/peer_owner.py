@@ -117,7 +117,7 @@ def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tupl
         raise OSError(number, os.strerror(number))
     if kind != SOCK_DIAG_BY_FAMILY or len(data) < FOUND.size:
         raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
-    # Where there is no such connection, the kernel tells of a socket that listens at this end
+    # Where there is no such connection, the kernel tells of a socket that listens at this end.
     its, user, inode = FOUND.unpack_from(data)
     return (user, inode) if CONNECTION.unpack_from(its)[:2] == (here[1], there[1]) else None
 

@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Iterator
 from functools import partial
-from types import TracebackType
-from typing import Any
 
 from torch import nn
 
@@ -62,22 +61,18 @@ def _passed(cell: cell_record.Cell, computed: float, done: float) -> None:
         cell.stood.append((computed, done))
 
 
-class _Open:
-    """One use of `with span(name)`."""
-
-    __slots__ = ("name", "span")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.span: Span | None = None
-
-    def __enter__(self) -> None:
-        self.span = _begin(self.name, _pass(self.name))
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        if self.span is not None:
-            stream.end_span(self.span)
-            self.span.error = "" if kind is None else kind.__name__
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[None]:
+    span = _begin(name, _pass(name))
+    try:
+        yield
+    except BaseException as error:
+        if span is not None:
+            span.error = type(error).__name__
+        raise
+    finally:
+        if span is not None:
+            stream.end_span(span)
 
 
 class Spans:
@@ -86,7 +81,7 @@ class Spans:
     `with span.layers(model): …` does so for every layer's forward and backward pass.
     """
 
-    def __call__(self, name: str) -> _Open:
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[None]:
         """Record what runs inside `with span(name)` as a span of this name.
 
         >>> with span("backward"):
@@ -97,7 +92,7 @@ class Spans:
         """
         if not isinstance(name, str) or not name.strip():
             raise LabError(f'A span needs a name, and {name!r} is none. Write with span("backward"): for instance.')
-        return _Open(" ".join(name.split()))
+        return _open(" ".join(name.split()))
 
     def layers(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
         """Record each layer's forward pass inside `with span.layers(model)` as a span, and its backward pass too.

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from labkit.floor import time_limits
 LIMIT = 4000  # pairs of events that are kept: the last ones
 
 _marks: dict[int, list[Any]] = {}  # of what a rank has called: itself, the event before it and the one behind it
+_waiting: Future[str] | None = None  # for the end of the kernels that ran when it was asked for
 _beside: Any = None  # a stream of our own, made before anything can be stuck
 
 
@@ -105,3 +108,31 @@ def _reached(event: Any) -> bool:
             time.sleep(0)  # others may run; a longer sleep would be as much of an error in the moment
         return True
     return False
+
+
+def kernels() -> dict[str, Any]:
+    """Tell whether no kernel of this rank runs (`over`), and why every CUDA call of it fails, or "" (`lost`)."""
+    global _waiting
+    if not torch.cuda.is_initialized():
+        return {"over": True, "lost": ""}
+    # A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for its process for good.
+    # The wait has a thread of its own, since the agent must not wait, and a second question hears of the same one.
+    if _waiting is None:
+        _waiting = Future()
+        threading.Thread(target=_wait, args=(_waiting,), daemon=True, name="labkit-kernels").start()
+    try:
+        lost = _waiting.result(time_limits.GPU_ANSWERS)
+    except TimeoutError:
+        return {"over": False, "lost": ""}
+    _waiting = None
+    return {"over": True, "lost": lost}
+
+
+def _wait(done: Future[str]) -> None:
+    """Wait on the rank's own GPU: on any other this would make a context."""
+    try:
+        torch.cuda.synchronize(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    except Exception as error:
+        done.set_result(f"{type(error).__name__}: {error}")
+    else:
+        done.set_result("")
