@@ -185,10 +185,8 @@ class Engines(Ranks):
         at = self._at or [0] * self.n
         shares, timeout = self.gpu.shares(at), self.group_timeout
         count = next(COUNT) if self.members else 1
-        alike = (self.gpu.direct, self.guarded, count)
-        args = {
-            r: (r, self.n, self.backend, store, timeout, at[:r].count(h), shares[r], *alike) for r, h in enumerate(at)
-        }
+        alike, last = (self.n, self.backend, store, timeout), (self.gpu.direct, count)
+        args = {r: (self.guarded, r, *alike, at[:r].count(h), shares[r], *last) for r, h in enumerate(at)}
         outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, "waits")
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]

@@ -251,7 +251,7 @@ def attempts(name, parameter, whats, run):
     for begun, what in enumerate(whats):
         if said := attempt(name, parameter, what):
             print(f"{name}({parameter}={what}): {said}")
-        guard.pardon()
+        guard.clear_refusal()
         store.set(f"{run}/{begun}/{rank}", "1")
         while not store.check([f"{run}/{begun}/{r}" for r in members]):  # as `wait` does, where no interrupt reaches it
             time.sleep(0.002)
