@@ -1,4 +1,4 @@
-"""A row a call, a column a rank: who waits for a late rank and who goes on, in words, greys and patterns."""
+"""Draw who waits for a late rank and who goes on: a row a call, a column a rank, in words, greys and patterns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Rows = Sequence[tuple[str, Sequence[str]]]
 
 
 def axes(rows: Rows, n: int) -> Axes:
-    """Axes that are large enough."""
+    """Return axes that are large enough."""
     return sheet(max(_left(rows) + COLUMN * n + MARGIN, 12.5), TOP + ROW * len(rows) + 0.4)
 
 

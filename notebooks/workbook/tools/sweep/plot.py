@@ -45,16 +45,16 @@ class Panel:
     width: float = WIDTH
 
     def x(self, size: float) -> float:
-        """Where a size lies."""
+        """Return where a size lies."""
         return self.left + self.width * _share(size, *self.sizes)
 
     def y(self, value: float) -> float:
-        """Where a value lies."""
+        """Return where a value lies."""
         return BOTTOM - (BOTTOM - TOP) * _share(value, *self.values)
 
 
 def axes() -> Axes:
-    """Axes that are large enough."""
+    """Return axes that are large enough."""
     return sheet(WIDE, HIGH)
 
 
@@ -94,7 +94,7 @@ def panel(
     ax: Axes, left: float, sizes: Sequence[float], values: Sequence[float], said: Callable[[float], str],
     width: float = WIDTH,
 ) -> Panel:  # fmt: skip
-    """The grid: powers of two below, powers of ten at the side."""
+    """Draw a grid, with powers of two below and powers of ten at the side, and return its scales."""
     across = (min(sizes) / ROOM, max(sizes) * ROOM)
     panel = Panel(left, across, (min(values) / ROOM, max(values) * ROOM), width)
     first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
@@ -111,7 +111,7 @@ def panel(
 
 
 def marks(low: float, high: float) -> list[float]:
-    """Powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
+    """Return powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1.0,) if last - first > 3 else (1.0, 2.0, 5.0)
     every = max(1, (last - first) // 7)
@@ -142,7 +142,7 @@ def _legend(ax: Axes, panel: Panel, row: int, mark: str, paint: str, words: str)
 
 
 def rate(gbs: float) -> str:
-    """A bandwidth, given in GB/s, in the decimal unit that fits.
+    """Say a bandwidth, given in GB/s, in the decimal unit that fits.
 
     >>> rate(0.0025), rate(12.34)
     ('2.5 MB/s', '12.3 GB/s')
