@@ -34,13 +34,9 @@ class Spent:
     whole: bool = False
 
 
-def axes(spent: Spent) -> Axes:
-    """Return axes that are large enough."""
-    return sheet(_wide(spent), _top(spent) + ROW * len(spent.bars) + BOTTOM)
-
-
-def draw(ax: Axes, spent: Spent) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(spent: Spent) -> Axes:
+    """Draw the bars below their legend, y downwards."""
+    ax = sheet(_wide(spent), _top(spent) + ROW * len(spent.bars) + BOTTOM)
     for x, line, kind in _legend(spent):
         swatch(ax, x, TOP + LINE * line, SWATCH, 0.34, WHOLE.index(kind))
         write(ax, x + SWATCH + 0.15, TOP + LINE * line, kind, 8, align="left")

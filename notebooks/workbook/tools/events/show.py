@@ -54,8 +54,7 @@ class Spent:
     def svg(self) -> bytes:
         """The picture."""
         axis = "per cent of the run's time, computed" if self.whole else "{} since the step began, computed"
-        scene = plot.Spent(self.bars, self.heads, axis, self.whole)
-        return svg.svg(plot.draw(plot.axes(scene), scene))
+        return svg.svg(plot.draw(plot.Spent(self.bars, self.heads, axis, self.whole)))
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, f"Where the time goes, computed, a stacked bar each. {self!r}".replace("\n", ". "))

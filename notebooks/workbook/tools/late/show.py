@@ -40,7 +40,7 @@ class Late:
     def svg(self) -> bytes:
         """The picture; equal results give equal bytes."""
         rows = [(row.call, row.states) for row in self.rows]
-        return svg.svg(picture.draw(picture.axes(rows, self.n), rows, self.rank))
+        return svg.svg(picture.draw(rows, self.n, self.rank))
 
     @property
     def alt(self) -> str:

@@ -42,13 +42,9 @@ class Picture:
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
-def axes(picture: Picture) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
-
-
-def draw(ax: Axes, picture: Picture) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(picture: Picture) -> Axes:
+    """Draw the bars and the table below them, y downwards."""
+    ax = sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
     top = TOP
     for stack in picture.stacks:
         _stack(ax, stack, top)
@@ -126,13 +122,9 @@ class Race:
 NAMES, RISE = 6.2, 0.95
 
 
-def race_axes(race: Race) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
-
-
-def draw_race(ax: Axes, race: Race) -> Axes:
+def draw_race(race: Race) -> Axes:
     """Draw two marks a row on an axis of seconds in powers of ten, joined by a line; a dashed line at the limit."""
+    ax = sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
     times = [t for *_, a, b in race.rows for t in (a, b)] + [race.limit]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
 

@@ -87,7 +87,7 @@ class Planned:
         price = self.verdict.price
         assert price is not None, "an impossible plan has no picture"
         picture = plot.Picture(self._stacks(price), HEAD, self._rows(price))
-        return svg.svg(plot.draw(plot.axes(picture), picture))
+        return svg.svg(plot.draw(picture))
 
     def _repr_html_(self) -> str:
         said = "".join(f"<li>{escape(line)}</li>" for line in self.says)
@@ -138,7 +138,7 @@ class Links:
         race = plot.Race(
             rows, "over NVLink", "over a GPU's own NIC", self.computing, f"computing {self.computing:.0f} s"
         )
-        return svg.svg(plot.draw_race(plot.race_axes(race), race))
+        return svg.svg(plot.draw_race(race))
 
     def _repr_html_(self) -> str:
         return f"<div>{escape(self.title)}</div>{svg.img(self.svg, repr(self))}"

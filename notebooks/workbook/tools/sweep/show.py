@@ -62,8 +62,7 @@ class Sweep:
     @property
     def svg(self) -> bytes:
         """The picture: time and bus bandwidth over sizes, both axes logarithmic."""
-        curves = self._curves()
-        return svg.svg(picture.draw(picture.axes(), curves))
+        return svg.svg(picture.draw(self._curves()))
 
     @property
     def alt(self) -> str:
