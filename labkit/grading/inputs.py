@@ -182,6 +182,15 @@ def nothing(n: int) -> list[Case]:
     return [Case([()] * n)]
 
 
+def options(names: str, *rows: Sequence[Any]) -> Callable[[int], list[Case]]:
+    """Make cases without an argument: a row is what is special about one, and its options in the order of their names.
+
+    >>> options("rows data", ("two copies", 64, 2), ("no copies", 64, 1))(2)[0]
+    Case(xs=[(), ()], about='two copies', options={'rows': 64, 'data': 2}, dtype='')
+    """
+    return lambda n: [Case([()] * n, row[0], dict(zip(names.split(), row[1:], strict=True))) for row in rows]
+
+
 def arrays(x: Any) -> list[np.ndarray]:
     """All arrays in an input.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
+from labkit.grading.inputs import options
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
@@ -17,55 +17,32 @@ if TYPE_CHECKING:
 Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([16, seed, n])
-
-
 def pairs(n: int) -> list[tuple[int, int]]:
     """Return the two-dimensional meshes of n ranks, first those that tell the dimensions apart."""
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
 
 
-def expected_mesh_price(
-    parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
-) -> dict[str, float]:
-    """Work out what the exercise of this name asks for: `tools.plan` without embeddings, norms and output."""
-    mine, share = parameters / tensor / pipe, tokens / data
-    kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
-    passed = 4 * share * width
-    return {
-        "memory": 16 * mine + 4 * kept,
-        "data": all_reduced(4 * mine, data),
-        "tensor": layers / pipe * REDUCED * all_reduced(passed, tensor),
-        "pipe": min(pipe - 1, 2) * passed,
-    }
-
-
 def _plans(n: int) -> list[Case]:
-    def case(about: str, *numbers: float) -> Case:
-        names = ("parameters", "layers", "width", "tokens", "data", "tensor", "pipe")
-        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
-
     tiny = (53_476, 4, 32, 768)
-    return {
-        2: [case("data 2", *tiny, 2, 1, 1), case("tensor 2", *tiny, 1, 2, 1), case("pipe 2", *tiny, 1, 1, 2)],
-        3: [
-            case("data 3", *tiny, 3, 1, 1),
-            case("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
-            case("one rank", *tiny, 1, 1, 1),
-        ],
-        4: [
-            case("data 2, tensor 2", *tiny, 2, 2, 1),
-            case("data 2, pipe 2", *tiny, 2, 1, 2),
-            case("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
-        ],
-    }[n]
+    of = {
+        2: (("data 2", *tiny, 2, 1, 1), ("tensor 2", *tiny, 1, 2, 1), ("pipe 2", *tiny, 1, 1, 2)),
+        3: (
+            ("data 3", *tiny, 3, 1, 1),
+            ("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
+            ("one rank", *tiny, 1, 1, 1),
+        ),
+        4: (
+            ("data 2, tensor 2", *tiny, 2, 2, 1),
+            ("data 2, pipe 2", *tiny, 2, 1, 2),
+            ("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
+        ),
+    }
+    return options("parameters layers width tokens data tensor pipe", *of[n])(n)
 
 
 @exercise(
     "What a mesh holds and sends",
-    lambda xs, **mesh: [expected_mesh_price(**mesh)] * len(xs),
+    lambda xs, **mesh: [mesh_price(**mesh)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_plans,
@@ -243,7 +220,7 @@ def _stepped(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
 
 
 def _batches(n: int) -> list[Case]:
-    rng, cases = normal(n, 2), []
+    rng, cases = np.random.default_rng([16, 2, n]), []
 
     def case(
         mesh: tuple[int, int], inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray, more: str = ""

@@ -185,17 +185,6 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             # end
 
 
-def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
-    start, slope = xs[0]
-    weights, stale, visits = start, [], {}
-    for update, worker in enumerate(order):
-        pulled, step, version = visits.get(worker, (start, 0, 0))
-        weights = weights - lr * (slope * pulled - worker - 10 * step)
-        stale.append(update - version)
-        visits[worker] = weights, step + 1, update + 1
-    return [[weights, stale]] * len(xs)
-
-
 def _recorded(n: int) -> list[Case]:
     rng = np.random.default_rng([n, 4])
 
@@ -227,7 +216,7 @@ def _weights_and_staleness(out, *_):
 
 @exercise(
     "Replay an asynchronous run in one process",
-    _replayed,
+    lambda xs, **run: [[*replay_arrivals(*_with_gradient(*x, **run))] for x in xs],
     minutes=12,
     difficulty=2,
     inputs=_recorded,

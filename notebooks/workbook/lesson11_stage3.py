@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
 from workbook.lesson11 import cut, kept, padded
 from workbook.tools import sharding
@@ -280,12 +281,8 @@ def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[
     return [[sum(sharding.held(*asked).values()), sharding.sent(*asked)] for _ in xs]
 
 
-def _jobs(n: int) -> list[Case]:
-    jobs = [(7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1)]
-    return [
-        Case([()] * n, f"{p / 1e9:g} billion, {g} GPUs, stage {s}", {"parameters": p, "gpus": g, "stage": s})
-        for p, g, s in jobs
-    ]
+JOBS = ((7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1))
+_jobs = options("parameters gpus stage", *((f"{p / 1e9:g} billion, {g} GPUs, stage {s}", p, g, s) for p, g, s in JOBS))
 
 
 PRICE_SLIPS = {  # what a mistaken function does, and the edit of the solution that makes it do so

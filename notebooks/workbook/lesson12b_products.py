@@ -10,8 +10,9 @@ import numpy as np
 
 from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
-from workbook.lesson12b import normal, part_of
+from workbook.lesson12b import part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
@@ -30,7 +31,7 @@ def _activated(xs: Sequence[Any]) -> list[Any]:
 
 def _cut_on_k(n: int) -> list[Case]:
     def case(m: int, k: int, wide: int, about: str, seed: int, bias: float = 1.0) -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([122, seed, n])
         x, w = (rng.integers(-4, 5, shape).astype("float32") for shape in ((m, k), (k, wide)))
         b = (bias * rng.integers(4, 9, wide)).astype("float32")
         return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
@@ -96,7 +97,7 @@ def _product(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
 
 def _grids(n: int) -> list[Case]:
     def case(rows: int, panels: int, m: int, k: int, wide: int, seed: int, dtype: str = "float32") -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([122, seed, n])
         x, w = (tiles(rng.integers(-4, 5, shape).astype(dtype), n, rows) for shape in ((m, k), (k, wide)))
         about = f"a grid of {rows} × {n // rows}, {panels} panels"
         return Case([*zip(x, w)], about, {"rows": rows, "panels": panels})
@@ -184,21 +185,16 @@ def _cheapest(xs: Sequence[Any], widths: Sequence[int], tokens: int, ranks: int)
     return [min(sent_by(widths, tokens, ranks, cuts) for cuts in every)] * len(xs)
 
 
-def _chains(n: int) -> list[Case]:
-    jobs: list[tuple[list[int], int, int]] = [
-        ([8, 32, 8], 4, 4),
-        ([8, 32], 4, 4),
-        ([32, 8], 4, 4),
-        ([8, 32, 32, 8], 10, 2),
-        ([4096, 16384, 4096, 16384, 4096], 2048, 8),
-        ([1024, 64, 1024, 16, 512], 100, 3),
-        ([64, 8, 8, 8, 64, 512, 8], 32, 16),
-        ([64, 64, 64, 32, 8], 1, 4),
-    ]
-    return [
-        Case([()] * n, f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", {"widths": w, "tokens": t, "ranks": r})
-        for w, t, r in jobs
-    ]
+CHAINS = (
+    ([8, 32, 8], 4, 4),
+    ([8, 32], 4, 4),
+    ([32, 8], 4, 4),
+    ([8, 32, 32, 8], 10, 2),
+    ([4096, 16384, 4096, 16384, 4096], 2048, 8),
+    ([1024, 64, 1024, 16, 512], 100, 3),
+    ([64, 8, 8, 8, 64, 512, 8], 32, 16),
+    ([64, 64, 64, 32, 8], 1, 4),
+)
 
 
 @exercise(
@@ -206,7 +202,10 @@ def _chains(n: int) -> list[Case]:
     _cheapest,
     minutes=12,
     difficulty=2,
-    inputs=_chains,
+    inputs=options(
+        "widths tokens ranks",
+        *((f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", w, t, r) for w, t, r in CHAINS),
+    ),
     ranks=(2,),
     tolerance=1e-9,
     promises=(Calls(0),),

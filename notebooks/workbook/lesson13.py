@@ -19,11 +19,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([13, seed, n])
-
-
 def name_other_cuts(mine, layers):
     """Compare with the right layers, and name a wrong way of cutting."""
     assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
@@ -101,7 +96,7 @@ def _passed(xs: Sequence[Any], turned: bool = False) -> list[Any]:
 
 def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
     """Draw each rank's weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
-    rng = normal(n, seed)
+    rng = np.random.default_rng([13, seed, n])
     inputs, targets = (rng.normal(size=(parts, rows, wide)).astype(dtype) for _ in range(2))
     return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs, targets) for _ in range(n)]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.floor.errors import LabError
 from labkit.grading.exercise import Case, Least, exercise
-from workbook.lesson13 import batches, normal, placed, stage_backward, stage_forward, trained
+from workbook.lesson13 import batches, placed, stage_backward, stage_forward, trained
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def slowest(costs: Sequence[float], ranks: int) -> float:
 
 def _timed(n: int) -> list[Case]:
     def case(about: str, seed: int, costs: Sequence[float], noise: float) -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([13, seed, n])
         return Case([np.array(costs) * rng.uniform(1 - noise, 1 + noise, len(costs)) for _ in range(n)], about)
 
     return [
@@ -260,7 +260,7 @@ def _timed(n: int) -> list[Case]:
         case("twelve parts, timed by clocks that differ much", 41, [3.0, *[2.0] * 10, 3.0], 0.9),
         Case([np.array([9.0, 1, 1, 1, 1, 1, 1, 1])] * n, "one part takes longer than all others"),
         case(f"{n} parts, one for each rank", 42, [1.0] * n, 0.5),
-        case("fourteen parts of random cost", 43, [*normal(1, 44).uniform(0.2, 4, 14)], 0.3),
+        case("fourteen parts of random cost", 43, [*np.random.default_rng([13, 44, 1]).uniform(0.2, 4, 14)], 0.3),
     ]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson13 import batches, normal, trained
+from workbook.lesson13 import batches, trained
 from workbook.lesson13_orders import ordered, run_orders
 from workbook.tools import pipeline
 
@@ -33,7 +33,7 @@ def _halves(xs: Sequence[Any]) -> list[Any]:
 
 def _linears(n: int) -> list[Case]:
     def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
-        rng, shapes = normal(n, seed), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
+        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
         return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
 
     return [
@@ -201,7 +201,7 @@ def _tied(xs: Sequence[Any]) -> list[Any]:
 
 def _two_ends(n: int) -> list[Case]:
     def case(about: str, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([13, seed, n])
         return Case([tuple(rng.integers(-9, 10, shape).astype(dtype) for _ in range(2)) for _ in range(n)], about)
 
     return [case("four numbers", 12, (4,)), case("a matrix", 13, (3, 2)), case("float64", 14, (5,), "float64")]
@@ -341,7 +341,7 @@ def _norm(xs: Sequence[Any]) -> list[Any]:
 
 def _stages(n: int) -> list[Case]:
     def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([13, seed, n])
 
         def drawn(count: int) -> list[Any]:
             return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([134, seed, n])
-
-
 def shares(q: np.ndarray, k: np.ndarray, first: int) -> np.ndarray:
     """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
     here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
@@ -38,7 +33,7 @@ def attended(xs: Sequence[Any]) -> list[np.ndarray]:
 
 def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
     """Draw queries, keys and values for every rank, [heads, length, size] each."""
-    rng = normal(n, seed)
+    rng = np.random.default_rng([134, seed, n])
     return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
 
 
@@ -98,7 +93,7 @@ def _merged(xs: Sequence[Any]) -> list[Any]:
 
 
 def _states(n: int) -> list[Case]:
-    rng = normal(n, 4)
+    rng = np.random.default_rng([134, 4, n])
 
     def drawn(queries: int, keys: int, level: float = 0.0) -> list[Any]:
         xs = []
@@ -217,7 +212,7 @@ def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _blocks(n: int) -> list[Case]:
-    rng = normal(n, 5)
+    rng = np.random.default_rng([134, 5, n])
 
     def drawn(heads: int, length: int, size: int, about: str) -> Case:
         shape = (heads, length, size)

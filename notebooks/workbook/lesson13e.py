@@ -18,22 +18,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, recorder, torch
 
 
-def numbers(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([13, seed, n])
-
-
-def bounds(count: int, n: int, place: int) -> tuple[int, int]:
-    """Return where part `place` of n begins and ends, parts as equal as they can be and the longer ones first.
-
-    >>> [bounds(6, 4, place) for place in range(4)]
-    [(0, 2), (2, 4), (4, 5), (5, 6)]
-    """
-    short, longer = divmod(count, n)
-    start = place * short + min(place, longer)
-    return start, start + short + (place < longer)
-
-
 def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
     """Fill an array with draws, or, without a generator, with 0, 1, 2 and so on."""
     return (np.arange(math.prod(shape)).reshape(shape) if rng is None else rng.normal(size=shape)).astype(dtype)
@@ -41,7 +25,7 @@ def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: 
 
 def _models(n: int) -> list[Case]:
     def case(about: str, seed: int, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([13, seed, n])
 
         def drawn() -> tuple[Any, Any]:
             params = [rng.integers(-50, 51, shape).astype(dtype) for shape in shapes]
@@ -150,7 +134,7 @@ def load_for_all(model, path):
 
 @exercise(
     "Which part is mine?",
-    lambda xs: [[*bounds(*x)] for x in xs],
+    lambda xs: [[*part_of(*x)] for x in xs],
     minutes=4,
     inputs=lambda n: [
         Case([(count, parts, r) for r in range(n)], about)
@@ -195,7 +179,7 @@ def _sliced(xs: Sequence[Any], plan: Mapping[str, tuple[int, int]], teams: Seque
                 mine[name] = whole
                 continue
             dim, stacked = plan[name]
-            start, end = bounds(whole.shape[dim] // stacked, len(team), team.index(r))
+            start, end = part_of(whole.shape[dim] // stacked, len(team), team.index(r))
             parts = [part.take(range(start, end), dim) for part in np.split(whole, stacked, dim)]
             mine[name] = np.concatenate(parts, dim)
         found.append(mine)
@@ -207,7 +191,7 @@ def _checkpoints(n: int) -> list[Case]:
     apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
 
     def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
-        rng = numbers(n, seed) if seed else None
+        rng = np.random.default_rng([13, seed, n]) if seed else None
         tensors = {name: filled(shape, rng) for name, shape in shapes.items()}
         return Case([(tensors,)] * n, about, {"plan": plan, "teams": teams})
 

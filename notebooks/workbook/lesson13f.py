@@ -7,9 +7,11 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
-from workbook.lesson13e import bounds, filled, numbers, part_of
+from workbook.lesson13e import filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, name_it, rank, torch, world_size
@@ -20,7 +22,7 @@ Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how la
 
 def _in_a_file(n: int) -> list[Case]:
     def case(about: str, seed: int, shape: tuple[int, ...], dim: int, dtype: str = "float32", parts: int = n) -> Case:
-        whole = filled(shape, numbers(n, seed) if seed else None, dtype)
+        whole = filled(shape, np.random.default_rng([13, seed, n]) if seed else None, dtype)
         return Case([(whole,)] * n, about, {"dim": dim, "parts": parts})
 
     return [
@@ -82,7 +84,7 @@ def run_read_part(read_part, whole, dim, parts):
 @exercise(
     "Read your part of a file, and nothing else",
     lambda xs, dim, parts: [
-        whole.take(range(*bounds(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
+        whole.take(range(*part_of(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
     ],
     difficulty=2,
     inputs=_in_a_file,
@@ -131,7 +133,7 @@ def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
     boxes: list[Box] = []
     for i in range(rows):
         for j in range(columns):
-            cuts = [bounds(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
+            cuts = [part_of(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
             boxes.append(([a for a, _ in cuts], [b - a for a, b in cuts]))
     return [box for box in boxes if math.prod(box[1])]
 
