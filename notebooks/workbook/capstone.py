@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import options
+from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
@@ -114,21 +116,19 @@ def _shapes(n: int) -> list[Case]:
 # Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
 # compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
-    new_group, calls = dist.new_group, []
+    calls, well = [], True
 
     def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
         assert not use_local_synchronization, "leave use_local_synchronization out: here every rank makes every group."
         calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
 
-    dist.new_group, well = rehearsed, True
-    try:
-        make_groups(dict(shape))
-    except AssertionError:
-        raise
-    except Exception:
-        well = False
-    finally:
-        dist.new_group = new_group
+    with patch.object(dist, "new_group", rehearsed):
+        try:
+            make_groups(dict(shape))
+        except AssertionError:
+            raise
+        except Exception:
+            well = False
     told = everyones((well, calls))
     for r, (its_well, its_calls) in enumerate(told):
         if told[0][0] and its_well and its_calls != told[0][1]:
@@ -196,11 +196,8 @@ def make_groups(shape):
 
 def meshed(shape):
     """Make the groups of a mesh of this shape; return those of this rank along data and along its team."""
-    table, groups = torch.arange(world_size).view(*shape), []
-    for ranks in (table.T, table):
-        made = [(dist.new_group(row), row) for row in ranks.tolist()]
-        groups.append(next(group for group, row in made if rank in row))
-    return groups
+    table = torch.arange(world_size).view(*shape)
+    return my_group(table.T.tolist()), my_group(table.tolist())
 
 
 LR, STEPS = 0.1, 2

@@ -11,9 +11,10 @@ from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case, counting
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
+from workbook.harnesses import with_gradients
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, torch, world_size
+    from labkit.rank.cell_names import dist, world_size
 
 TINY = ((36, 8), (120, 64), (120,), (36, 120), (36,))  # the parameters of `tiny.Model`
 
@@ -38,14 +39,6 @@ def _gradients(n: int) -> list[Case]:
     ]
 
 
-def with_gradients(*grads):
-    """Build a model that has these gradients, and ones for weights."""
-    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
-    for p, g in zip(model, grads):
-        p.grad = g.clone()
-    return (model,)
-
-
 def gradients_of(out, model, *_):
     """Return the model's gradients, unless its weights have changed."""
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
@@ -59,7 +52,7 @@ def gradients_of(out, model, *_):
     inputs=_gradients,
     picture=lambda: [(x,) for x in counting(4, 3)],
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: 0),
-    setup=with_gradients,
+    setup=lambda *grads: (with_gradients(*grads),),
     collect=gradients_of,
 )
 def average_gradients(model):

@@ -10,7 +10,8 @@ import numpy as np
 from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.prediction import SEEN, ask
-from workbook.lesson00 import gradients_of, with_gradients
+from workbook.harnesses import my_group, with_gradients
+from workbook.lesson00 import gradients_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
@@ -41,8 +42,7 @@ def _team_gradients(n: int) -> list[Case]:
 
 def _team(split):
     """Make both teams on every rank, those below `split` and the others; return this rank's."""
-    lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
-    return lower if rank < split else upper
+    return my_group([range(split), range(split, world_size)])
 
 
 @exercise(
@@ -54,7 +54,7 @@ def _team(split):
     picture=lambda: [(x,) for x in counting(4, 3)],
     # One team is a single rank, which needs nobody; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
-    setup=lambda *grads, split: (*with_gradients(*grads), _team(split)),
+    setup=lambda *grads, split: (with_gradients(*grads), _team(split)),
     collect=gradients_of,
 )
 def average_in_team(model, team):

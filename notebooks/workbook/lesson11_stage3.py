@@ -11,7 +11,8 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
-from workbook.lesson11 import cut, kept, padded
+from workbook.harnesses import kept
+from workbook.lesson11 import cut, padded
 from workbook.tools import sharding
 
 if TYPE_CHECKING:

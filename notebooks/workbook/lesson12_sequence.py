@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -293,11 +294,8 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
         normed.append(t.shape[1])
         return layer_norm(t, *args, **kwargs)
 
-    torch.nn.functional.layer_norm = noted
-    try:
+    with patch.object(torch.nn.functional, "layer_norm", noted):
         y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather_sequence.function, scatter, copy_in.function)
-    finally:
-        torch.nn.functional.layer_norm = layer_norm
     here = x.shape[1]
     assert all(positions == here for positions in normed), (
         f"The norm works on {max(normed)} positions, and this rank has {here}: the norm comes before the gather."

@@ -12,10 +12,11 @@ from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
+from workbook.harnesses import my_group
 from workbook.lesson12b import part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, torch, world_size
 
     def panel(p, panels, group):
         """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""
@@ -112,11 +113,7 @@ def _grids(n: int) -> list[Case]:
 def on_grid(x, w, rows, panels):
     """Return the arguments, with the groups of this rank's row and column."""
     table = torch.arange(world_size).view(rows, -1)
-    groups = []
-    for lines in (table.tolist(), table.T.tolist()):
-        made = [dist.new_group(line) for line in lines]  # every rank makes all of them
-        groups.append(next(group for group, line in zip(made, lines) if rank in line))
-    return x, w, *groups, panels
+    return x, w, my_group(table.tolist()), my_group(table.T.tolist()), panels
 
 
 @exercise(

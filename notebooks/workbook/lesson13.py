@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -144,11 +145,8 @@ def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> I
         sent.append(len(Log.of(recorder.records()).ops))
         dist.send(tensor, dst, group, tag, group_dst)
 
-    dist.recv = recv
-    try:
+    with patch.object(dist, "recv", recv):
         yield send
-    finally:
-        dist.recv = real
     for number, op in list(enumerate(Log.of(recorder.records()).ops))[began:]:
         if op.kind == "recv":
             right_peer("receives from", op.peer, source)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
+from workbook.harnesses import in_a_folder, my_group
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, recorder, torch
+    from labkit.rank.cell_names import device, dist, rank, torch
 
 
 def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
@@ -42,16 +42,9 @@ def _models(n: int) -> list[Case]:
     ]
 
 
-def a_folder():
-    """Make a folder, the same one for all ranks."""
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
 # The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
-def run_load_for_all(load_for_all, params, buffers):
+@in_a_folder
+def run_load_for_all(load_for_all, params, buffers, folder):
     def built(change):
         model = torch.nn.Module()
         model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
@@ -59,14 +52,10 @@ def run_load_for_all(load_for_all, params, buffers):
             model.register_buffer(f"buffer{i}", change(b))
         return model
 
-    folder = a_folder()
-    path, load, tag = os.path.join(folder, "model.pt"), torch.load, torch.serialization.location_tag
+    path, load = os.path.join(folder, "model.pt"), torch.load
     if rank == 0:
-        torch.serialization.location_tag = lambda storage: "cuda:0"
-        try:
+        with patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
             torch.save(built(lambda t: t.clone()).state_dict(), path)
-        finally:
-            torch.serialization.location_tag = tag
 
     faults = []
 
@@ -81,13 +70,8 @@ def run_load_for_all(load_for_all, params, buffers):
         return model.state_dict()
 
     model = built(lambda t: -t - 1)
-    torch.load = watched
-    try:
+    with patch.object(torch, "load", watched):
         load_for_all(model, path)
-    finally:
-        torch.load = load
-        if rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
     assert not faults, faults[0]
     return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
 
@@ -208,9 +192,7 @@ def _checkpoints(n: int) -> list[Case]:
 
 
 def run_load_slices(load_slices, tensors, plan, teams):
-    made = [dist.new_group(team) for team in teams]
-    group = next(g for g, team in zip(made, teams) if rank in team)
-    got = []
+    group, got = my_group(teams), []
 
     def read(name, dim=0, start=0, end=None):
         whole = tensors[name]

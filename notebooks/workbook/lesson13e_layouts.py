@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.theory.primitives import OBJECTS
-from workbook.lesson11 import kept
+from workbook.harnesses import kept
 from workbook.lesson13e import filled, part_of
 
 if TYPE_CHECKING:
