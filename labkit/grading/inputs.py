@@ -6,7 +6,7 @@ Arrays become tensors on the ranks. Deterministic. Imports neither torch nor a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -109,6 +109,13 @@ def draws(n: int, sizes: int | Sequence[int], dtype: str = "float32", seed: int 
     rng = np.random.default_rng([seed, n])
     each = [sizes] * n if isinstance(sizes, int) else sizes
     return [rng.integers(-50, 51, size).astype(dtype) for size in each]
+
+
+def normals(
+    n: int, rng: np.random.Generator, shapes: Iterable[Any], dtype: str = "float32"
+) -> list[tuple[np.ndarray, ...]]:
+    """Draw from a normal distribution: for each rank a tuple of arrays of these shapes."""
+    return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
 
 
 def vectors(n: int) -> list[Case]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Least, exercise
-from labkit.grading.inputs import Case, counting
+from labkit.grading.inputs import Case, counting, normals
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
 from workbook.harnesses import with_gradients
@@ -26,16 +26,12 @@ def _means(xs: Sequence[Any]) -> list[Any]:
 
 def _gradients(n: int) -> list[Case]:
     rng = np.random.default_rng(n)
-
-    def drawn(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
-        return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
-
     return [
         Case([(x,) for x in counting(n, 3)], "one parameter"),
         Case([(x, 100 + x[:2]) for x in counting(n, 4)], "two parameters"),
         Case([(np.array(float(n * (r == 0)), dtype="float32"),) for r in range(n)], "only rank 0's gradient is not 0"),
-        Case(drawn(((2, 3), (3,)), "float64"), "float64"),
-        Case(drawn(TINY, "float32"), "the size of the language model"),
+        Case(normals(n, rng, ((2, 3), (3,)), "float64"), "float64"),
+        Case(normals(n, rng, TINY), "the size of the language model"),
     ]
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Least, exercise
-from labkit.grading.inputs import Case, counting, vectors
+from labkit.grading.inputs import Case, counting, normals, vectors
 from labkit.grading.prediction import SEEN, ask
-from workbook.harnesses import my_group, with_gradients
+from workbook.harnesses import as_many_groups, my_group, with_gradients
 from workbook.lesson00 import gradients_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _teams(n: int, split: int | None) -> list[range]:
@@ -29,8 +29,7 @@ def _team_means(xs: Sequence[Any], split: int | None = None) -> list[Any]:
 
 
 def _team_gradients(n: int) -> list[Case]:
-    rng = np.random.default_rng(n)
-    drawn = [tuple(rng.normal(size=shape).astype("float32") for shape in ((4, 3), (4,), (2, 4))) for _ in range(n)]
+    drawn = normals(n, np.random.default_rng(n), ((4, 3), (4,), (2, 4)))
     half = {"split": n // 2}
     return [
         Case([(x,) for x in counting(n, 3)], "one parameter", half),
@@ -128,12 +127,6 @@ def from_member(x, team, member):
     return got
 
 
-def _as_many_groups(sums, x):
-    made = everyones(dist.distributed_c10d._world.group_count)
-    assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
-    return sums
-
-
 def broken_two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
     of_leaders, of_all = x.clone(), x.clone()
@@ -157,7 +150,7 @@ def broken_two_sums(x):
     keeps_input=True,
     least=Least(memory=lambda n, S: 2 * S),
     specimen=broken_two_sums,
-    collect=_as_many_groups,
+    collect=as_many_groups,
 )
 def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import normals
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from workbook.harnesses import adam_step
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
+
+
+on_shards = partial(exercise, tolerance=1e-4, forbids=("all_reduce",))  # what is summed is needed in shards alone
 
 
 def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
@@ -55,16 +60,12 @@ def _trained(xs: Sequence[Any]) -> list[Any]:
 
 def _targets(n: int) -> list[Case]:
     rng = np.random.default_rng([11, 2, n])
-
-    def drawn(shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[Any]:
-        return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
-
     return [
         Case([(np.full(2 * n, 10.0 * r, dtype="float32"),) for r in range(n)], "one parameter"),
-        Case(drawn(((2, n), (3,))), f"{2 * n + 3} numbers in two parameters"),
-        Case(drawn(((1,),)), "one number"),
-        Case(drawn(((5, 3), (5,), (2, 5)), "float64"), "float64"),
-        Case(drawn(((40, 20), (40,))), "a layer"),
+        Case(normals(n, rng, ((2, n), (3,))), f"{2 * n + 3} numbers in two parameters"),
+        Case(normals(n, rng, ((1,),)), "one number"),
+        Case(normals(n, rng, ((5, 3), (5,), (2, 5)), "float64"), "float64"),
+        Case(normals(n, rng, ((40, 20), (40,))), "a layer"),
     ]
 
 
@@ -104,14 +105,12 @@ def run_zero1_step(zero1_step, *targets):
     return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
 
 
-@exercise(
+@on_shards(
     "Stage 1: each rank updates its shard",
     _trained,
     minutes=8,
     difficulty=2,
     inputs=_targets,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
     harness=run_zero1_step,
@@ -220,14 +219,12 @@ def run_shed_gradients(shed_gradients, layers):
     return out
 
 
-@exercise(
+@on_shards(
     "Stage 2: let the gradients go as they come",
     _shed,
     minutes=8,
     difficulty=2,
     inputs=_three_layers,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
     counts_memory=False,

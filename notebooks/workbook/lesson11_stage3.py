@@ -12,7 +12,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
 from workbook.harnesses import kept
-from workbook.lesson11 import cut, padded
+from workbook.lesson11 import cut, on_shards, padded
 from workbook.tools import sharding
 
 if TYPE_CHECKING:
@@ -90,14 +90,12 @@ def run_zero3_layer(zero3_layer, whole, x, slope):
     return [y.detach(), shard.grad, x.grad]
 
 
-@exercise(
+@on_shards(
     "Stage 3: a layer whose weights come and go",
     _through,
     minutes=15,
     difficulty=3,
     inputs=_one_layer,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(3),),
     least=Least(rounds=lambda n: 3),
     counts_memory=False,
@@ -220,14 +218,12 @@ def run_sharded_pass(sharded_pass, whole, x, slope):
     return gradients
 
 
-@exercise(
+@on_shards(
     "A whole pass through sharded layers",
     _passed,
     minutes=20,
     difficulty=3,
     inputs=_three,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(8),),
     least=Least(rounds=lambda n: 8),
     harness=run_sharded_pass,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -18,6 +19,9 @@ from labkit.theory.record import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
+
+
+on_stages = partial(exercise, tolerance=1e-5, counts_memory=False)  # forward and back through the stages of a pipeline
 
 
 def name_other_cuts(mine, layers):
@@ -191,14 +195,12 @@ def run_stage_forward(fn, weight, inputs, targets, turned=False):
     return {"parts of the loss": parts, "gradient": stage.weight.grad}
 
 
-@exercise(
+@on_stages(
     "A micro-batch goes forward through my stage",
     _passed,
     minutes=8,
     difficulty=2,
     inputs=_micro_batches,
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_stage_forward,
 )
 def stage_forward(stage, batch, parts, send):
@@ -265,13 +267,11 @@ def run_stage_backward(fn, weight, inputs, targets, turned=False):
     return stage.weight.grad
 
 
-@exercise(
+@on_stages(
     "A micro-batch goes back through my stage",
     lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
     minutes=5,
     inputs=_micro_batches,
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_stage_backward,
 )
 def stage_backward(stage, x, y, send):

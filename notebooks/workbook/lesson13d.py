@@ -123,14 +123,12 @@ def _states(n: int) -> list[Case]:
     ]
 
 
-def run_merge_pieces(merge_pieces, out, top, total, scores, v):
-    new = torch.maximum(top, scores.amax(-1))
-    shift = new.masked_fill(new == -torch.inf, 0)
-    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
-    more, sums = powers @ v, powers.sum(-1)
-    right = out * old[..., None] + more, new, total * old + sums
-    stale, alone = (out + more, new, total + sums), scores.amax(-1)
-    found = merge_pieces(out, top, total, scores, v)
+def run_merge_pieces(fn, out, top, total, scores, v):
+    """Merge a piece, and say which part of the state is wrong where a usual mistake gives it."""
+    right = _, new, _ = merge_pieces(out, top, total, scores, v)
+    powers = (scores - new.masked_fill(new == -torch.inf, 0)[..., None]).exp()
+    stale, alone = (out + powers @ v, new, total + powers.sum(-1)), scores.amax(-1)
+    found = fn(out, top, total, scores, v)
     if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
         return found
     for name, got, want, other in zip(("out", "top", "total"), found, right, stale):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -16,6 +17,9 @@ from workbook.harnesses import in_a_folder, my_group
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch
+
+
+by_reading = partial(exercise, tolerance=0, forbids=("collectives",))  # a rank reads what it needs, and asks no other
 
 
 def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
@@ -212,14 +216,12 @@ def run_load_slices(load_slices, tensors, plan, teams):
     return mine
 
 
-@exercise(
+@by_reading(
     "A tensor-parallel rank reads its slices",
     _sliced,
     minutes=14,
     difficulty=3,
     inputs=_checkpoints,
-    tolerance=0,
-    forbids=("collectives",),
     harness=run_load_slices,
 )
 def load_slices(read, shapes, plan, part_of, group):

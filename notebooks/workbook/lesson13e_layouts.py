@@ -11,7 +11,7 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.theory.primitives import OBJECTS
 from workbook.harnesses import kept
-from workbook.lesson13e import filled, part_of
+from workbook.lesson13e import by_reading, filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
@@ -99,13 +99,11 @@ def broken_load_stage(stage, whole, layers, part_of):
     stage.load_state_dict(mine, strict=False)
 
 
-@exercise(
+@by_reading(
     "Repair: a pipeline's stage loads its layers",
     _stages,
     difficulty=2,
     inputs=_whole_models,
-    tolerance=0,
-    forbids=("collectives",),
     specimen=broken_load_stage,
     harness=run_load_stage,
 )
