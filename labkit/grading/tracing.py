@@ -79,7 +79,7 @@ def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
         if out is None or not row:
             continue
         sums = [sum(times * values.get(s, 0) for s, times in o.counts.items()) for o in row]
-        if judge.first_difference(sums, leaves(out), 1e-5):
+        if judge.first_difference(sums, leaves(out), judge.Rule(1e-5)):
             return False
     return True
 

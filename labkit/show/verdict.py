@@ -210,7 +210,7 @@ def _tiles(
         return [Tile("empty", kind="empty", width=1.3)]
     tiles = []
     for i, v in list(enumerate(flat))[start : start + SHOWN]:
-        odd = wrong and (len(wanted) != len(flat) or judge.first_difference(v, wanted[i], 1e-6) is not None)
+        odd = wrong and (len(wanted) != len(flat) or judge.first_difference(v, wanted[i], judge.SAME) is not None)
         shares, kind = ((), "plain") if rank is None else (((rank, 1),), "value")
         tiles.append(Tile(meaning.words(v, others[i]), shares=shares, kind=kind, wrong=odd))
     more = len(flat) - start - SHOWN
