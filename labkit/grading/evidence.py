@@ -195,7 +195,7 @@ class LastWords:
 
 
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/(?:comms|p2p)\.py$")
+TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/comms\.py$")
 
 
 def last_words(stacks: str) -> LastWords | None:
