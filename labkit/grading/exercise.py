@@ -1,7 +1,6 @@
 """Describe an exercise: a function to write, what it means, and what it may cost.
 
-`@exercise` makes one of a function, the solution as a learner would write it. Plain data; the functions run on ranks
-alone. Imports neither torch nor a cluster.
+`@exercise` makes one of a function, the solution as a learner would write it; it runs on ranks alone.
 """
 
 from __future__ import annotations

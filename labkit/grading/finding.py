@@ -120,7 +120,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += _sentences(_others(instead)) + _together(attempt)
+        says += _sentences([*_others(instead), *[TOGETHER] * exchanged_singly(attempt.told, report)])
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -137,7 +137,8 @@ def _raises(
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
     hints = _sentences(advice.hints(cause.ename, cause.evalue, at.get("source", "")))
-    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report)), *_together(attempt)]
+    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report))]
+    others += _sentences([TOGETHER] * exchanged_singly(attempt.told, attempt.report))
     return Finding("raises", [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others], **base)
 
 
@@ -191,10 +192,6 @@ def _flat(cause: text.Cause) -> str:
 
 def _sentences(notes: Iterable[str]) -> list[str]:
     return [sentence([note]) for note in notes]
-
-
-def _together(attempt: Attempt) -> list[str]:
-    return [sentence([TOGETHER])] * exchanged_singly(attempt.told, attempt.report)
 
 
 def _waits(attempt: Attempt) -> list[str]:

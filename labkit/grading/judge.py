@@ -1,4 +1,4 @@
-"""What came, held against what should have come: the first difference, in words. Neither torch nor a cluster."""
+"""What came, held against what should have come: the first difference, in words."""
 
 from __future__ import annotations
 
@@ -94,18 +94,18 @@ def first_difference(got: Any, want: Any, rule: Rule = BY_DTYPES, path: str = ""
             return Difference(f"the dict{at} {f'lacks {lacks[0]!r}' if lacks else f'has {more[0]!r} too many'}")
         pairs = [(f"[{key!r}]", got[key], want[key]) for key in want]
         return _first(pairs, rule, path)
-    if isinstance(want, (list, tuple)) and not _flat_numbers(want):
-        if not isinstance(got, (list, tuple)):
-            return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} should")
-        if len(got) != len(want):
-            return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
+    came_listed, listed = isinstance(got, (list, tuple)), isinstance(want, (list, tuple))
+    nested = listed and not _flat_numbers(want)
+    if nested and not came_listed:
+        return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} should")
+    if listed and came_listed and len(got) != len(want):
+        has = "1 entry" if len(got) == 1 else f"{len(got)} entries"
+        return Difference(f"the list{at} has {has}, and should have {len(want)}")
+    if nested:
         return _first([(f"[{i}]", g, w) for i, (g, w) in enumerate(zip(got, want, strict=True))], rule, path)
-    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) != len(want):
-        return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
     if not _numeric(want):
         return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} should")
-    listed = isinstance(got, (list, tuple)) and isinstance(want, np.ndarray)
-    if not _numeric(got) or (rule.dtypes and listed):
+    if not _numeric(got) or (rule.dtypes and came_listed and isinstance(want, np.ndarray)):
         return Difference(f"{kind(got)} comes back{at}, and {kind(want)} should")
     typed, tensor = isinstance(want, (np.ndarray, np.generic)), isinstance(got, np.ndarray)
     exact = rule.dtypes and typed and tensor
@@ -162,10 +162,6 @@ def kind(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}" if value else f"an empty {type(value).__name__}"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
-
-
-def _entries(many: int) -> str:
-    return "1 entry" if many == 1 else f"{many} entries"
 
 
 def _first(pairs: Sequence[tuple[str, Any, Any]], rule: Rule, path: str) -> Difference | None:

@@ -1,6 +1,6 @@
 """Where a function's results come from: tokens through its meaning, probe numbers through the function itself.
 
-Both number what a rank brings alike: all numbers in its input, in order. Neither torch nor a cluster.
+Both number what a rank brings alike: all numbers in its input, in order.
 """
 
 from __future__ import annotations

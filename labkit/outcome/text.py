@@ -1,7 +1,4 @@
-"""What the ranks wrote, made readable: equal outputs merged, causes told from consequences, frames cut.
-
-Pure: strings in, strings out, no ipyparallel.
-"""
+"""What the ranks wrote, made readable: equal outputs merged, causes told from consequences, frames cut."""
 
 from __future__ import annotations
 
