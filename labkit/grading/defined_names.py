@@ -1,6 +1,6 @@
 """What the notebook's cells define, and where: on the ranks or, where `%%px` was forgotten, in the notebook.
 
-Cells are the source as it was typed, oldest first. Pure: strings in, strings out.
+Cells are the source as it was typed, oldest first.
 """
 
 from __future__ import annotations

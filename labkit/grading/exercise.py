@@ -1,7 +1,6 @@
 """Describe an exercise: a function to write, what it means, and what it may cost.
 
-`@exercise` makes one of a function, the solution as a learner would write it. Plain data; the functions run on ranks
-alone. Imports neither torch nor a cluster.
+`@exercise` makes one of a function, the solution as a learner would write it; it runs on ranks alone.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from labkit.grading.inputs import Case, times, vectors
-from labkit.grading.judge import ANY, NOTHING, first_difference
+from labkit.grading.judge import ANY, NEAR, NOTHING, first_difference
 from labkit.grading.promises import Promise
 from labkit.grading.prose import unwrapped
 
@@ -219,7 +218,7 @@ class Exercise:
             other = self.means(xs, **case.options)[rank]
         except Exception:  # such numbers together are no input
             return False
-        return want[rank] is not None and first_difference(other, want[rank], 1e-3) is not None
+        return want[rank] is not None and first_difference(other, want[rank], NEAR) is not None
 
 
 def exercise(

@@ -24,7 +24,7 @@ from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 
 HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that no rank sends
-FLOOR = 0.01  # of the largest number of any rank: what a rank's own ones are too small for to judge an error by
+FLOOR = 0.01  # of the largest number of any rank: an error is relative to that at least, where a rank has small ones
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
 WHY = (
     "Gloo ends a process like this when it gets other bytes than it expects: the sender's tensor has a different "
@@ -120,7 +120,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
         if report.dead:
             says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
         instead = _instead(attempt)
-        says += _sentences(_others(instead)) + _together(attempt)
+        says += _sentences([*_others(instead), *[TOGETHER] * exchanged_singly(attempt.told, report)])
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
     return None
 
@@ -137,7 +137,8 @@ def _raises(
     if not line and cause.ename == "TypeError" and f"{exercise.name}()" in cause.evalue:  # it takes other arguments
         line = [f"The check calls {_called(exercise, base['case'])}."]
     hints = _sentences(advice.hints(cause.ename, cause.evalue, at.get("source", "")))
-    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report)), *_together(attempt)]
+    others = [*_sentences(map(_flat, causes[1:])), *unfit, *_sentences(waited(attempt.report))]
+    others += _sentences([TOGETHER] * exchanged_singly(attempt.told, attempt.report))
     return Finding("raises", [sentence([f"{_flat(cause).rstrip('.')} ({there})"]), *line, *hints, *others], **base)
 
 
@@ -193,10 +194,6 @@ def _sentences(notes: Iterable[str]) -> list[str]:
     return [sentence([note]) for note in notes]
 
 
-def _together(attempt: Attempt) -> list[str]:
-    return [sentence([TOGETHER])] * exchanged_singly(attempt.told, attempt.report)
-
-
 def _waits(attempt: Attempt) -> list[str]:
     """Say who waits for whom, at which line."""
     places: dict[int, str] = {}
@@ -217,13 +214,14 @@ def _waits(attempt: Attempt) -> list[str]:
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
     """Compare each rank's result with the right one; where all are right, the arguments, if they must stay."""
     floor = FLOOR * max(map(judge.largest, finding.want))
+    given = [str(a.dtype) for x in case.xs for a in arrays(x) if a.dtype.kind == "f"]
+    exact = bool(given) and not case.dtype  # floats that are made of integers may have any width
     for r, want in enumerate(finding.want):
         answer = attempt.answers[r]
-        given = [str(a.dtype) for x in case.xs for a in arrays(x) if a.dtype.kind == "f"]
         coarse = case.dtype or max(given, key=lambda d: judge.RELATIVE.get(d, 0.0), default=answer["dtype"])
-        exact = bool(given) and not case.dtype  # floats that are made of integers may have any width
         if want is not None:
-            difference = judge.first_difference(answer["out"], want, exercise.tolerance, coarse, "", floor, exact)
+            rule = judge.Rule(exercise.tolerance, coarse, floor, exact)
+            difference = judge.first_difference(answer["out"], want, rule)
             if not difference and exact and not answer["dtype"] and isinstance(answer["out"], np.ndarray):
                 difference = judge.Difference("a numpy array comes back, and a tensor should")
             if not difference and case.dtype and answer["dtype"] not in ("", case.dtype):
@@ -261,7 +259,7 @@ def _moved(case: Case, attempt: Attempt, finding: Finding) -> None:
     brought = [x if isinstance(x, tuple) else (x,) for x in case.xs]
     after = [tuple(attempt.answers[r]["kept"]) for r in range(case.n)]
     for r, (came, mine) in enumerate(zip(after, brought, strict=True)):
-        if judge.first_difference(list(came), list(mine), None, case.dtype):
+        if judge.first_difference(list(came), list(mine), judge.Rule(dtype=case.dtype)):
             finding.wrong[r] = judge.Difference("the argument is changed, and must stay as it is")
     if finding.wrong:
         alone = all(len(mine) == 1 for mine in brought)
@@ -314,7 +312,7 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
 
 
 def _off(got: Any, want: Any) -> judge.Difference | None:
-    return judge.first_difference(got, want.astype(got.dtype), 2e-3)
+    return judge.first_difference(got, want.astype(got.dtype), judge.Rule(2e-3))
 
 
 def _floating(exercise: Exercise, x: Any) -> list[str]:

@@ -1,7 +1,6 @@
 """Gradients that need no autograd: the numerical derivative of a meaning, for one loss over all ranks.
 
-The loss weighs every element of every rank's result with a number of its own, so that no mistake cancels. Imports
-neither torch nor a cluster.
+The loss weighs every element of every rank's result with a number of its own, so that no mistake cancels.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Inputs for a learner's function: for n ranks, cases from the readable to the odd, the empty and the large.
 
-Arrays become tensors on the ranks. Deterministic. Imports neither torch nor a cluster.
+Arrays become tensors on the ranks. Deterministic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What came, held against what should have come: the first difference, in words. Neither torch nor a cluster."""
+"""What came, held against what should have come: the first difference, in words."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from labkit.floor.errors import LabError
 from labkit.theory import values
 
 KINDS = {"b": "booleans", "i": "integers", "u": "integers", "f": "floats", "c": "complex numbers"}
-FACTOR = 1e-3  # relative, within which results differ by a factor
 RELATIVE = {"float16": 1e-2, "bfloat16": 5e-2, "float32": 1e-5, "float64": 1e-9}
 
 
@@ -68,26 +67,18 @@ class Rule:
     dtypes: bool = False
 
 
-def first_difference(
-    got: Any,
-    want: Any,
-    tolerance: float | None = None,
-    dtype: str = "",
-    path: str = "",
-    floor: float = 0.0,
-    dtypes: bool = False,
-) -> Difference | None:
-    """Find where a result is first not what it should be, or None; see `Rule`. `path` names the result in words.
+BY_DTYPES = Rule()
+SAME, NEAR = Rule(1e-6), Rule(1e-3)  # the same but for rounding; near enough to tell a slip
+
+
+def first_difference(got: Any, want: Any, rule: Rule = BY_DTYPES, path: str = "") -> Difference | None:
+    """Find where a result is first not what it should be, or None; `path` names the result in words.
 
     Numbers and arrays of one element count as the same; integers where floats belong do not.
 
     >>> first_difference([1, 5], [1, 2]).says
     'element 1 is 5, and should be 2'
     """
-    return _difference(got, want, Rule(tolerance, dtype, floor, dtypes), path)
-
-
-def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None:
     at = f" in {path}" if path else ""
     if want is ANY or (isinstance(want, Sentinel) and repr(got) == repr(want)):
         return None
@@ -103,18 +94,18 @@ def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None
             return Difference(f"the dict{at} {f'lacks {lacks[0]!r}' if lacks else f'has {more[0]!r} too many'}")
         pairs = [(f"[{key!r}]", got[key], want[key]) for key in want]
         return _first(pairs, rule, path)
-    if isinstance(want, (list, tuple)) and not _flat_numbers(want):
-        if not isinstance(got, (list, tuple)):
-            return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} should")
-        if len(got) != len(want):
-            return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
+    came_listed, listed = isinstance(got, (list, tuple)), isinstance(want, (list, tuple))
+    nested = listed and not _flat_numbers(want)
+    if nested and not came_listed:
+        return Difference(f"{kind(got)} comes back{at}, and a list of {len(want)} should")
+    if listed and came_listed and len(got) != len(want):
+        has = "1 entry" if len(got) == 1 else f"{len(got)} entries"
+        return Difference(f"the list{at} has {has}, and should have {len(want)}")
+    if nested:
         return _first([(f"[{i}]", g, w) for i, (g, w) in enumerate(zip(got, want, strict=True))], rule, path)
-    if isinstance(got, (list, tuple)) and isinstance(want, (list, tuple)) and len(got) != len(want):
-        return Difference(f"the list{at} has {_entries(len(got))}, and should have {len(want)}")
     if not _numeric(want):
         return None if got == want else Difference(f"{got!r:.60} comes back{at}, and {want!r:.60} should")
-    listed = isinstance(got, (list, tuple)) and isinstance(want, np.ndarray)
-    if not _numeric(got) or (rule.dtypes and listed):
+    if not _numeric(got) or (rule.dtypes and came_listed and isinstance(want, np.ndarray)):
         return Difference(f"{kind(got)} comes back{at}, and {kind(want)} should")
     typed, tensor = isinstance(want, (np.ndarray, np.generic)), isinstance(got, np.ndarray)
     exact = rule.dtypes and typed and tensor
@@ -135,11 +126,11 @@ def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
     off = [pair for got, want in pairs for pair in _off(got, want)]
     if len({w for _, w in off}) < 2 or not all(isinstance(w, float) for _, w in off):
         return ""  # one number may be anything
-    if not any(first_difference(g, n * w, FACTOR) for g, w in off):
+    if not any(first_difference(g, n * w, NEAR) for g, w in off):
         return f"What differs is {n} times what it should be: the sum over {n} ranks, and not their mean?"
-    if not any(first_difference(n * g, w, FACTOR) for g, w in off):
+    if not any(first_difference(n * g, w, NEAR) for g, w in off):
         return f"What differs is 1/{n} of what it should be: divided by the number of ranks once too often?"
-    if not any(first_difference(-g, w, FACTOR) for g, w in off):
+    if not any(first_difference(-g, w, NEAR) for g, w in off):
         return "What differs has the wrong sign."
     return ""
 
@@ -158,7 +149,7 @@ def _off(got: Any, want: Any) -> list[tuple[float, float]]:
     came, meant = values.leaves(got), values.leaves(want)
     if len(came) != len(meant) or not all(isinstance(v, (int, float)) or v is ANY for v in [*came, *meant]):
         return []
-    return [(g, w) for g, w in zip(came, meant, strict=True) if first_difference(g, w, FACTOR)]
+    return [(g, w) for g, w in zip(came, meant, strict=True) if first_difference(g, w, NEAR)]
 
 
 def kind(value: Any) -> str:
@@ -173,14 +164,10 @@ def kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def _entries(many: int) -> str:
-    return "1 entry" if many == 1 else f"{many} entries"
-
-
 def _first(pairs: Sequence[tuple[str, Any, Any]], rule: Rule, path: str) -> Difference | None:
     before = 0
     for key, got, want in pairs:
-        difference = _difference(got, want, rule, f"{path or 'result'}{key}")
+        difference = first_difference(got, want, rule, f"{path or 'result'}{key}")
         if difference:
             place = before + difference.place if difference.place >= 0 else -1
             return Difference(difference.says, place)

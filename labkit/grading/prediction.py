@@ -1,4 +1,4 @@
-"""Describe a question to answer before the ranks do, what to say to each answer, and a series of them. Plain data."""
+"""Describe a question to answer before the ranks do, what to say to each answer, and a series of them."""
 
 from __future__ import annotations
 

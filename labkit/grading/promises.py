@@ -2,7 +2,7 @@
 
 >>> ring = (OnlyTo(+1), Messages(lambda n: n - 1))
 
-Each is held against the record of a run. Neither torch nor a cluster.
+Each is held against the record of a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a recorded run cost: bytes that each rank sent, and rounds in which a rank sends and receives one at a time.
 
 Sends are counted as they were recorded, objects as what carries them; a collective counts as its textbook's figure.
-Beside it stands what the kernel counted on the wire, where it counts. Neither torch nor a cluster.
+Beside it stands what the kernel counted on the wire, where it counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a right solution cost: bytes, rounds and memory of one run, beside the least possible and the learner's best.
-
-Plain data; neither torch nor a cluster.
-"""
+"""What a right solution cost: bytes, rounds and memory of one run, beside the least possible and the learner's best."""
 
 from __future__ import annotations
 

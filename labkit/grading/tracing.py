@@ -1,6 +1,6 @@
 """Where a function's results come from: tokens through its meaning, probe numbers through the function itself.
 
-Both number what a rank brings alike: all numbers in its input, in order. Neither torch nor a cluster.
+Both number what a rank brings alike: all numbers in its input, in order.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
         if out is None or not row:
             continue
         sums = [sum(times * values.get(s, 0) for s, times in o.counts.items()) for o in row]
-        if judge.first_difference(sums, leaves(out), 1e-5):
+        if judge.first_difference(sums, leaves(out), judge.Rule(1e-5)):
             return False
     return True
 

@@ -1,4 +1,4 @@
-"""What to do about a slip that the error of a cell alone does not tell. Pure: plain data in, sentences out."""
+"""What to do about a slip that the error of a cell alone does not tell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many collectives the ranks of a group have begun, held against one another. Pure."""
+"""How many collectives the ranks of a group have begun, held against one another."""
 
 from __future__ import annotations
 

@@ -35,16 +35,16 @@ class Waiting:
 class Did(Enum):
     """What a rank did that does not wait."""
 
-    FINISHED = auto()  # the cell
+    FINISHED = auto()  # it has run the whole cell
     LEFT = auto()  # the call that others wait in, and finished the cell
-    NEVER_RAN = auto()  # the cell
+    NEVER_RAN = auto()  # it was not among the ranks of the cell
     DIED = auto()
     RAISED = auto()
     SILENT = auto()  # it did not answer
     STOPPED = auto()  # its process was sent SIGSTOP
-    WENT_ON = auto()  # computing, in the learner's code
-    COMPUTES = auto()  # as far as its record tells
-    COMPUTED = auto()  # in the moment that is told of
+    WENT_ON = auto()  # it computed in the learner's code
+    COMPUTES = auto()  # it computes, as far as its record tells
+    COMPUTED = auto()  # it did so in the moment that is told of
     INSIDE = auto()  # it was in a call then
     NOT_YET = auto()  # it had not arrived yet then
 
@@ -77,11 +77,11 @@ class Healed(Enum):
     CONTROLLER = auto()  # it had died, and was started anew
     DAEMON = auto()  # the one of MPS had died, and the ranks were ended with it
     FAULT = auto()  # of one rank on a GPU that is shared under MPS: all were ended
-    LOST_GPU = auto()  # ranks had, and were ended
+    LOST_GPU = auto()  # ranks had lost theirs, and were ended
     TURNS = auto()  # ranks take turns on the GPU from now on
-    ANEW = auto()  # ranks were started
-    JOINED = auto()  # the process group is
-    SUBGROUPS = auto()  # went with the old group
+    ANEW = auto()  # ranks were started again
+    JOINED = auto()  # the process group was, once more
+    SUBGROUPS = auto()  # they went with the old group
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Put one value of an outcome into words: what a rank did, what it waits in, what was done to heal. Pure.
+"""Put one value of an outcome into words: what a rank did, what it waits in, what was done to heal.
 
 These words are for people alone: code that decides something looks at the values.
 """

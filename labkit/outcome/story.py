@@ -1,4 +1,4 @@
-"""Who waited for whom in a cell, and what the others did: from the ranks' records and what became of it. Pure."""
+"""Who waited for whom in a cell, and what the others did: from the ranks' records and what became of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the ranks wrote, made readable: equal outputs merged, causes told from consequences, frames cut.
-
-Pure: strings in, strings out, no ipyparallel.
-"""
+"""What the ranks wrote, made readable: equal outputs merged, causes told from consequences, frames cut."""
 
 from __future__ import annotations
 
@@ -21,8 +18,8 @@ FINGERPRINT = re.compile(
 # What a DataLoader puts before an error of its worker's. A LabError says all in its message.
 PASSED_ON = re.compile(rf"^Caught {LabError.__name__} in .*\n[\w.]*{LabError.__name__}: ", re.DOTALL)
 
-# What ranks say that came to a monitored barrier and only felt that another did not: rank 0 names it.
 LONG = 5_000  # characters of a message that are read
+# What ranks say that came to a monitored barrier and only felt that another did not: rank 0 names that one.
 CAME = "successfully reached monitoredBarrier"
 
 

@@ -1,4 +1,4 @@
-"""Why a cell is stuck: which tags differ, who keeps the others waiting, what was exchanged by single calls. Pure."""
+"""Why a cell is stuck: which tags differ, who keeps the others waiting, what was exchanged by single calls."""
 
 from __future__ import annotations
 

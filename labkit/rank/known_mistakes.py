@@ -29,7 +29,7 @@ def name_it(out: Any, right: Any, slips: Mapping[str, Any], of: str = "") -> Non
     """Raise an AssertionError that names the slips which give the same wrong result; return where none does."""
 
     def off(wanted: Any) -> judge.Difference | None:
-        return judge.first_difference(agent.plain(out), agent.plain(wanted), 1e-5, path=of)
+        return judge.first_difference(agent.plain(out), agent.plain(wanted), judge.Rule(1e-5), of)
 
     if wrong := off(right):
         _tell(wrong, [why for why, gives in slips.items() if not off(gives)])
@@ -42,13 +42,13 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
 
     def same(out: Any, version: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
         try:
-            return judge.first_difference(out, version(*args, **options), 1e-6) is None
+            return judge.first_difference(out, version(*args, **options), judge.SAME) is None
         except Exception:  # this mistake comes to no result on this input
             return False
 
     def called(*args: Any, **options: Any) -> Any:
         out = theirs(*args, **options)
-        if off := judge.first_difference(out, right(*args, **options), 1e-6):
+        if off := judge.first_difference(out, right(*args, **options), judge.SAME):
             # A slip that an earlier input would have shown is not named.
             versions = {why: _edited(exercise, old, new) for why, (old, new) in exercise.slips.items()}
             cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]

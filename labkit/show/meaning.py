@@ -127,7 +127,8 @@ def words(value: Any, beside: Any = None) -> str:
     ('1e+08', '2', 'ring', 'any', '2.95e+10')
     """
     told = _words(value)
-    if type(value) is type(beside) is float and told == _words(beside) and judge.first_difference(value, beside, 1e-6):
+    floats = type(value) is type(beside) is float
+    if floats and told == _words(beside) and judge.first_difference(value, beside, judge.SAME):
         return next(t for digits in range(3, 18) if (t := f"{value:.{digits}g}") != f"{beside:.{digits}g}")
     return told
 

@@ -177,7 +177,7 @@ def _given(f: Finding, r: int, out: Any, start: int) -> list[list[Tile]]:
     origins = f.origins[r] if f.origins is not None and not start else []
 
     def look(i: int, value: Any, text: str) -> Tile:
-        odd = wrong and (len(wanted) != size or judge.first_difference(value, wanted[i], 1e-6) is not None)
+        odd = wrong and (len(wanted) != size or judge.first_difference(value, wanted[i], judge.SAME) is not None)
         if i >= len(origins) or not origins[i].counts:
             return Tile(text, kind="plain", wrong=odd)
         kind = "copy" if sum(origins[i].counts.values()) == 1 else "sum"

@@ -1,1 +1,1 @@
-"""What a collective means and what it costs: pure Python and numpy, without torch and without a cluster."""
+"""What a collective means and costs, and what ranks recorded: Python and numpy, without torch or a cluster."""

@@ -1,7 +1,4 @@
-"""The cells that were sent to ranks, and which of them make the program that a notebook is: each once, as it was last.
-
-Pure: source in, source out; nothing is run here.
-"""
+"""The cells that were sent to ranks, and which of them make the program of a notebook: each once, as it was last."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A value is a number, anything else that adds (an `Origin` token), a numpy array, or a list of such values.
 A chunk is `xs[r][i]`. `None` in the result means that this rank gets nothing, or nothing that it may rely on.
-Nothing is modified, and no two ranks share an array or a list. Imports neither torch nor a cluster.
+Nothing is modified, and no two ranks share an array or a list.
 
 >>> all_reduce([[1, 2], [10, 20]])
 [[11, 22], [11, 22]]

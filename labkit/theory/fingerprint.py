@@ -1,6 +1,6 @@
 """What a rank is about to do in a group, told so that ranks can compare it, and in what calls disagree.
 
-Pure: it knows nothing of torch. Calls fit where every rank makes the same one, with the same reduction, root and dtype,
+Calls fit where every rank makes the same one, with the same reduction, root and dtype,
 and each pair of ranks agrees on how many elements go from one to the other.
 """
 

@@ -1,7 +1,4 @@
-"""What one rank kept of one cell: its calls, what its small buffers held, and what it computed in between.
-
-Pure: plain data in, plain data out; neither torch nor a cluster.
-"""
+"""What one rank kept of one cell: its calls, what its small buffers held, and what it computed in between."""
 
 from __future__ import annotations
 

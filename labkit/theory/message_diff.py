@@ -1,7 +1,6 @@
 """A learner's messages held against the right ones: what is missing, extra, late, or carries something else.
 
 Messages are told apart by who sends to whom and what is carried: the numbers, and whose they are where that is known.
-Neither torch nor a cluster.
 """
 
 from __future__ import annotations

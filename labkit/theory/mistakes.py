@@ -1,4 +1,4 @@
-"""What a function should have delivered, and in which words its mistakes are told. Neither torch nor a cluster.
+"""What a function should have delivered, and in which words its mistakes are told.
 
 `expected` feeds Origin tokens to `theory.collectives`; `mistakes` compares them with the origins that were found.
 """

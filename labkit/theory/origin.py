@@ -2,7 +2,7 @@
 
 Feed tokens through `theory.collectives` and every result says which ranks' elements are in it. Feed the integers of
 `passes(n, k)` through a learner's own function on the ranks, and `merge` reads the same from the numbers. It works for
-functions that move and add. Imports neither torch nor a cluster.
+functions that move and add.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of the communication is hidden behind computing, as the ranks' records say. Pure: intervals of time."""
+"""How much of the communication is hidden behind computing, as the ranks' records say."""
 
 from __future__ import annotations
 

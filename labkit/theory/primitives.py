@@ -7,7 +7,7 @@ scatter: the root brings n parts, each rank gets one part
 
 One rule for the rank that is named: the meanings in `theory.collectives`, and what compares with them (`lab.flow`,
 schedules), take `root`, a place in `xs`; what runs on ranks takes torch's own argument, `src` or `dst`, which
-`Primitive.other` has. Imports neither torch nor a cluster.
+`Primitive.other` has.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which numbers of a value are changed to see where a result comes from, and how the answers are read. Pure."""
+"""Which numbers of a value are changed to see where a result comes from, and how the answers are read."""
 
 from __future__ import annotations
 

@@ -3,7 +3,6 @@
 A probe runs a function with the same number everywhere, then again with one source changed, for every source.
 Three such families tell the operations apart: 0 → 1 moves what adds, copies or takes the largest; 1 → 0
 moves what takes the smallest or multiplies; 1 → 2 says how often a factor is in a product.
-Imports neither torch nor a cluster.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the ranks' records say together: which send met which receive, who waited for whom, what came before what.
-
-Pure: plain data in, plain data out; neither torch nor a cluster.
-"""
+"""What the ranks' records say together: which send met which receive, who waited for whom, what came before what."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The ranks' small buffers, round by round: what they hold, and whose contributions are proved to be in it.
 
 Contents come from the record. An origin is told only where contents prove it: a received chunk lies where it was
-received, or a chunk's new numbers are its old ones with a received one added (multiplied, …). Neither torch nor a
-cluster.
+received, or a chunk's new numbers are its old ones with a received one added (multiplied, …).
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Bytes from rank to rank: what a cell's recorded calls would cost by the textbook, and the form of what was seen.
-
-Pure: plain data in, plain data out; neither torch nor a cluster.
-"""
+"""Bytes from rank to rank: what a cell's recorded calls would cost by the textbook, and the form of what was seen."""
 
 from __future__ import annotations
 

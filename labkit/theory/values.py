@@ -1,7 +1,7 @@
 """Values that add: how ranks' values combine, and how flat buffers are cut into chunks and joined again.
 
 A value is a number, anything else that adds (an `Origin` token), a numpy array, or a list of such values,
-which is combined element by element. Nothing is modified. Imports neither torch nor a cluster.
+which is combined element by element. Nothing is modified.
 """
 
 from __future__ import annotations

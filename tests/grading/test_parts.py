@@ -39,7 +39,7 @@ def total(x, root=0):
 
 
 def differs(got, want, **options) -> str:
-    found = judge.first_difference(got, want, **options)
+    found = judge.first_difference(got, want, judge.Rule(**options))
     return found.says if found else ""
 
 

@@ -257,7 +257,7 @@ def test_what_was_healed_is_noted_and_the_check_leaves_out_groups_of_its_own(rew
     console = SimpleNamespace(engines=Engines(), recover=lambda: None, call=lambda *_: [ready] * 2)
     found = Finding("deadlock", ["It hangs."], healed=notes)
     monkeypatch.setattr(check, "prepared", lambda engines: contextlib.nullcontext())
-    monkeypatch.setattr(check, "_all", lambda *_: found)
+    monkeypatch.setattr(check._Check, "run", lambda *_: found)
     checked = check.check(console, exercise, lambda cell: None, lambda *_: None)
     assert checked.healed == (HEALED[:-1] if groups == 1 else HEALED)
     assert phrases.healed(HEALED[0]).capitalize() in repr(Verdict(exercise, replace(checked)))
