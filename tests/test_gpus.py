@@ -126,7 +126,7 @@ def test_a_rank_joins_with_its_gpu_and_with_the_settings_of_one_that_shares(monk
 
 def on(*gpus: str, mps: object = None) -> Engines:
     """Some ranks' facts, without their processes."""
-    engines = Engines(10.0, SimpleNamespace(mps=mps))
+    engines = Engines(10.0, SimpleNamespace(mps=mps, client=SimpleNamespace(ids=range(len(gpus)))))
     engines.members = [
         Member(r, r, 100 + r, "box", gpu, "gloo + nccl" if gpu != "cpu" else "gloo", True, 2**20, "box")
         for r, gpu in enumerate(gpus)

@@ -52,7 +52,7 @@ def test_lines_are_kept_once_they_are_whole_and_all_of_them_at_the_end(tmp_path)
     assert launched.said == ["one", "two"]
     launched.popen.stdin.close()
     assert eventually(launched.ended)
-    assert launched.words() == "one\ntwo\nth"
+    assert launched.said == ["one", "two", "th"]
     launched.end(0)
     for file in tmp_path.iterdir():
         file.unlink()

@@ -16,6 +16,8 @@ from ipyparallel.controller.hub import Hub
 from traitlets import Instance
 from zmq.eventloop.zmqstream import ZMQStream
 
+from labkit.floor import kernel_internals
+
 
 class Hearts(HeartMonitor):
     """Speaks to the hub directly, and asks a heart as soon as it listens."""
@@ -77,6 +79,7 @@ class Controller(IPController):
 
     def init_hub(self) -> None:
         super().init_hub()
+        kernel_internals.save_engines_whole(self.hub)
         self.log.setLevel(self.log_level)  # it would make records of each message, and write none of them
         self.hub.monitor_handlers[b"iopub"] = lambda *_: None  # kept for a database, and there is none
         ping, pong = self.context.socket(zmq.XPUB), self.context.socket(zmq.ROUTER)

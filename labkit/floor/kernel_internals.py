@@ -7,6 +7,7 @@ else by it, tests/live/test_kernel_internals.py tells which, and who uses it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -107,6 +108,22 @@ def content(reply: Any) -> dict[str, Any]:
 def connection_info(cluster: Any) -> dict[str, Any]:
     """Return how clients and engines reach a cluster's controller; its own way is a coroutine, on a loop of its own."""
     return cluster._synchronize(cluster.controller.get_connection_info)
+
+
+def save_engines_whole(hub: Any) -> None:
+    """Let a hub replace its file of engines in one step: killed meanwhile, it leaves the old one."""
+    save = hub._save_engine_state
+
+    def replace() -> None:
+        if file := hub.engine_state_file:
+            hub.engine_state_file = f"{file}.new"
+            try:
+                save()
+            finally:
+                hub.engine_state_file = file
+            os.replace(f"{file}.new", file)
+
+    hub._save_engine_state = replace
 
 
 def end_loop(cluster: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import ipyparallel
 import ipywidgets
 import pytest
 from ipykernel.comm.comm import BaseComm
+from ipyparallel.controller.hub import Hub
 from packaging.version import Version
 
 from labkit.floor import kernel_internals as internals
@@ -151,6 +153,27 @@ def test_a_call_is_sent_and_its_reply_is_what_it_returns(client, lab):
     assert reply.wait(SOON)
     assert reply.result() in [member.pid for member in lab._engines.members]
     assert internals.content(reply.result()) == {}
+
+
+@relies_on(internals, "save_engines_whole")
+def test_a_hub_that_ends_while_it_saves_its_engines_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    hub = Hub.__new__(Hub)
+    hub.engine_state_file = str(tmp_path / "engines.json")
+    internals.save_engines_whole(hub)
+    hub._save_engine_state()
+    assert json.loads((tmp_path / "engines.json").read_text()) == {"engines": {}, "next_id": hub._idcounter}
+
+    def killed(state, file):
+        file.write("{")
+        file.flush()
+        raise KeyboardInterrupt
+
+    hub._idcounter += 1
+    monkeypatch.setattr(json, "dump", killed)
+    with pytest.raises(KeyboardInterrupt):
+        hub._save_engine_state()
+    monkeypatch.undo()
+    assert json.loads((tmp_path / "engines.json").read_text())["next_id"] == hub._idcounter - 1
 
 
 @relies_on(internals, "connection_info", "end_loop", "LOOP_ENDS")
