@@ -314,10 +314,10 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     }
     for n, k, wrong in ((1, 1, False), (2, 3, True), (4, 4, False), (3, 2, True), (8, 8, False)):
         made = flow_of(n, k, wrong)
-        makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(flow.axes(d), d))
+        makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(d))
     for n in (2, 4, 8):
         sent = wire_of(n)
-        makers[f"wire {n}"] = lambda d=sent: svg.svg(wire.draw(wire.axes(d), d))
+        makers[f"wire {n}"] = lambda d=sent: svg.svg(wire.draw(d))
         makers[f"late {n}"] = partial(late_of, n)
     makers["sweep"] = sweep_of
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):
