@@ -1,6 +1,6 @@
 """Run a learner's function on the ranks, input by input, up to the first that goes wrong; then heal.
 
-Nothing here raises for a learner's mistake: whatever a function does comes back as a `Finding`.
+Nothing here raises for a learner's mistake: what a function does comes back as a `Finding`.
 """
 
 from __future__ import annotations

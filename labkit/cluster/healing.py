@@ -1,4 +1,4 @@
-"""Bring the ranks back from whatever state they are in, and note what was done."""
+"""Bring the ranks back from any state that they can be in, and note what was done."""
 
 from __future__ import annotations
 

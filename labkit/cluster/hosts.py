@@ -242,7 +242,7 @@ class Hosts:
         return f"{why}\n{again}Call start() for new ranks."
 
     def stop(self) -> None:
-        """Let every host end its part; then whatever command is left."""
+        """Let every host end its part, then end the commands that are left."""
         with self._lock:
             if self._socket.closed:
                 return

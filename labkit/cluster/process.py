@@ -28,7 +28,7 @@ def end_of(code: int | None) -> str:
 class Process:
     """A process of the run with this tag on this host, held by a pidfd for as long as this object lives.
 
-    Whatever else has the number, a process of another host or one that came later, is never signalled. `held` is
+    No other process that has the number, on another host or later, is ever signalled. `held` is
     False where there was nothing to hold: it had ended, or runs elsewhere, or the system has no pidfds.
     """
 

@@ -32,7 +32,7 @@ class Runs:
 def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
     """Run both, and return both runs; a finding alone where there is no function of the learner's to run.
 
-    The learner's runs last, so that `lab.last` is about it. Whatever it does, the ranks are well afterwards.
+    The learner's runs last, so that `lab.last` is about it. The ranks are well afterwards.
     """
     engines = console.engines
     console.recover()

@@ -264,7 +264,7 @@ class Running:
     def _trace(self, outcome: Outcome) -> None:
         """Note of every error when it was raised and by whom, as the rank recorded it.
 
-        The lab brought about what a rank raised that was freed, whatever frames that came through.
+        What a rank raises that was freed counts as the lab's, through whichever frames it came.
         """
         raised = list(outcome.errors)
         ask = raised and outcome.ended != "lost"

@@ -1,6 +1,6 @@
 """Say for how long one process waits for another, in seconds: each limit once, with its reason.
 
-`labkit.cluster.reaper` and `workbook.tools.rank.child_command` keep theirs: they import nothing of labkit.
+`labkit.cluster.reaper` keeps its own, since it imports nothing of labkit; so do the tools of one lesson.
 """
 
 # -- a running cell, and how its ranks are released ---------------------------------------------------------------
@@ -49,7 +49,6 @@ GPU_CATCHES_UP = 0.2  # that the GPU has to come to what is enqueued, once it is
 TURN_LOOK = 0.1  # between two looks at which labs start before this one
 TURN_MOVES = 20.0  # in which one of those before has started: one that hangs delays no other for longer
 NVIDIA_SMI = 10.0  # in which nvidia-smi tells of memory; it loads the driver first
-NVIDIA_SMI_LINKS = 30.0  # in which it tells how GPUs are linked
 ENGINES_UP = 60.0  # in which everything is up, on a laptop that does much else
 ENGINES_BACK = 10.0  # in which engines are known to a new controller
 SOCKETS_CONNECT = 3.0  # in which an engine that is known has connected all its sockets
@@ -84,9 +83,3 @@ BYTES_ARRIVE = 2.0  # without a byte, after which what was sent and has not arri
 SLIDER_RESTS = 0.05  # in which further moves, which the kernel may have received already, are heard as well
 REPETITION = 0.012  # that a measured repetition should last, far above the clock's and the barrier's own jitter
 GLOO_WORKS = 1.0  # of looking in vain at Gloo: a collective may need what this rank does after this operation
-WINDOW_LOCK = 5.0  # that a rank waits for a lock
-RACE_TURN = 20.0  # that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
-MPI_TURN = 30.0  # that one turn, or one cell, of MPI's own ranks may take
-OTHER_SYSTEM = 240.0  # that a program of another system may take: DeepSpeed builds an operator on its first run
-OTHER_SYSTEM_LOOK = 0.1  # between two looks at all its processes
-NCCL_TRIAL = 120.0  # for all runs of NCCL with other settings

@@ -14,7 +14,6 @@ import pytest
 
 import labkit
 from labkit import CellError, LabError
-from labkit.floor import time_limits
 from tests.live.lesson_cells import code, run_cells
 from tests.live.processes import eventually
 from tests.scripts import printed
@@ -342,7 +341,7 @@ def test_an_error_of_one_mpi_rank_is_told():
 
 @installed
 def test_mpi_ranks_that_wait_for_ever_are_ended_and_named(monkeypatch):
-    monkeypatch.setattr(time_limits, "MPI_TURN", 4.0)
+    monkeypatch.setattr(mpi, "MPI_TURN", 4.0)
     with pytest.raises(LabError, match=r"MPI's rank 1 did not end within 4 s"):
         mpi.cell(f"{TOLD}MPI.COMM_WORLD.Get_rank() == 1 and MPI.COMM_WORLD.recv(source=0)", 3)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from labkit.content import exercises
-from labkit.floor import time_limits
 from labkit.floor.errors import LabError
 from workbook.tools import mpi
+from workbook.tools.race import measure
 from workbook.tools.race.raced import COPY, MPI, REFERENCE
 
 SHM = Path("/dev/shm")
@@ -81,7 +81,7 @@ def test_one_that_fails_at_a_size_counts_at_the_others(contestants):
 
 
 def test_one_that_does_not_end_is_named_and_the_others_race_on(contestants, monkeypatch):
-    monkeypatch.setattr(time_limits, "RACE_TURN", 3.0)
+    monkeypatch.setattr(measure, "RACE_TURN", 3.0)
     race = contestants.race("leaves_rank_1_alone", "returns_it", sizes=[4], repeat=1)
     assert "did not finish" in race.out["leaves_rank_1_alone(x)"]
     assert set(race.at(4)) - {MPI} == {REFERENCE, "returns_it(x)"}

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from labkit import Elsewhere, LabError, Phrasebook
-from labkit.floor import time_limits
 from tests.live.processes import eventually
 from tests.scripts import printed as torchs_printed
 from workbook.tools import mpi
@@ -124,7 +123,7 @@ def test_a_rank_that_fails_is_named_with_its_error_and_nobody_waits_for_the_othe
 
 
 def test_a_program_that_never_ends_is_ended(bare: Path, monkeypatch):
-    monkeypatch.setattr(time_limits, "OTHER_SYSTEM", 0.5)
+    monkeypatch.setattr(elsewhere, "OTHER_SYSTEM", 0.5)
     program(bare, "import time\ntime.sleep(60)\n")
     with pytest.raises(LabError, match="did not end within"):
         elsewhere.run(SYSTEMS["torch"], 2)

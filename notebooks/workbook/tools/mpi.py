@@ -23,6 +23,7 @@ from labkit.floor.words import ranks
 from labkit.outcome.text import merge
 from workbook.tools.child_command import end, tied
 
+MPI_TURN = 30.0  # seconds that one turn, or one cell, of MPI's own ranks may take
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
 SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens on the host's own address
 
@@ -69,8 +70,8 @@ class Mpi:
         with contextlib.suppress(BrokenPipeError):
             for pipe in self._orders:
                 os.write(pipe, line)
-        if not select.select([out], [], [], time_limits.MPI_TURN)[0]:
-            raise LabError(f"MPI's ranks said nothing in {time_limits.MPI_TURN:.0f} s")
+        if not select.select([out], [], [], MPI_TURN)[0]:
+            raise LabError(f"MPI's ranks said nothing in {MPI_TURN:.0f} s")
         answer = out.readline()
         if not answer:
             raise LabError(f"MPI's ranks ended with exit code {self._popen.wait()}")
@@ -113,7 +114,7 @@ def cell(code: str, n: int) -> str:
         file.write_text(code, encoding="utf-8")
         command = [*launcher(n), sys.executable, "-m", "workbook.tools.rank.mpi_cell", str(file)]
         with tied([(command, _environment())], Path(folder)) as (mpiexec,):
-            late = not mpiexec.wait(time_limits.MPI_TURN)
+            late = not mpiexec.wait(MPI_TURN)
             end([mpiexec])
             out, status = mpiexec.out, mpiexec.code
     told = sorted((json.loads(line) for line in out.splitlines() if line.startswith("{")), key=lambda t: t["rank"])
@@ -124,7 +125,7 @@ def cell(code: str, n: int) -> str:
     missed = ranks(open_ if late else silent or open_) if open_ else ""
     if late:
         raise LabError(
-            f"MPI's {missed or 'mpiexec'} did not end within {time_limits.MPI_TURN:.0f} s. "
+            f"MPI's {missed or 'mpiexec'} did not end within {MPI_TURN:.0f} s. "
             "Look for a call that not every rank makes, such as a Fence."
         )
     if missed:

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.floor import time_limits
 from labkit.floor.errors import LabError
 from labkit.theory import gpu_sharing
 from workbook.tools import nccl_log
 from workbook.tools.child_command import Tied, tied
 
+NVIDIA_SMI_LINKS = 30.0  # seconds in which nvidia-smi tells how GPUs are linked; it loads the driver first
+NCCL_TRIAL = 120.0  # seconds for all runs of NCCL with other settings
 SAY = "INIT,ENV,GRAPH,TUNING"
 
 
@@ -43,7 +44,7 @@ def nvidia_smi(*asked: str) -> str:
     if shutil.which("nvidia-smi") is None:
         return ""
     return subprocess.run(
-        ["nvidia-smi", *asked], capture_output=True, text=True, timeout=time_limits.NVIDIA_SMI_LINKS, check=False
+        ["nvidia-smi", *asked], capture_output=True, text=True, timeout=NVIDIA_SMI_LINKS, check=False
     ).stdout
 
 
@@ -74,7 +75,7 @@ def run(
         folder = Path(made)
         order = {
             "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
-            "store": str(folder / "store"), "timeout": time_limits.NCCL_TRIAL / 2,
+            "store": str(folder / "store"), "timeout": NCCL_TRIAL / 2,
         }  # fmt: skip
         commands = [
             _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
@@ -100,9 +101,9 @@ def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[st
 
 def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
     """What each process wrote last."""
-    deadline = time.monotonic() + time_limits.NCCL_TRIAL
+    deadline = time.monotonic() + NCCL_TRIAL
     if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
-        raise LabError(f"The trial's {len(started)} processes were not done in {time_limits.NCCL_TRIAL:.0f} s.")
+        raise LabError(f"The trial's {len(started)} processes were not done in {NCCL_TRIAL:.0f} s.")
     answers = []
     for r, each in enumerate(started):
         lines = each.out.strip().splitlines()

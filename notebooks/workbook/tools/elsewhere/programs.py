@@ -16,13 +16,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from labkit.floor import time_limits
 from labkit.floor.errors import LabError
 from workbook.tools import mpi
 from workbook.tools.child_command import Tied, end, tied
 from workbook.tools.elsewhere import ten_lines
 from workbook.tools.elsewhere.ten_lines import System, Told
 
+OTHER_SYSTEM = 240.0  # seconds that a program of another system may take: DeepSpeed builds an operator on its first run
+OTHER_SYSTEM_LOOK = 0.1  # seconds between two looks at all its processes
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 SAID = 1200  # characters of a failed program's last words
 OURS = (  # what says where a rank belongs
@@ -64,17 +65,17 @@ def run(system: System, n: int = ten_lines.N) -> str:
         tempfile.TemporaryDirectory(prefix="labkit-elsewhere-") as made,
         tied(_commands(system, its, n, Path(made, "meet")), Path(made), Path(made)) as started,
     ):
-        deadline = time.monotonic() + time_limits.OTHER_SYSTEM
+        deadline = time.monotonic() + OTHER_SYSTEM
         while running := [each for each in started if each.code is None]:
             if any(each.code for each in started):
                 break  # the others may wait for it for ever
             if time.monotonic() > deadline:
                 raise LabError(
-                    f"{system.program} did not end within {time_limits.OTHER_SYSTEM:.0f} s: a rank waits for one that "
+                    f"{system.program} did not end within {OTHER_SYSTEM:.0f} s: a rank waits for one that "
                     "makes another call, or none. Compare the calls of the ranks, and run the cell again."
                     + _said(started)
                 )
-            running[0].wait(time_limits.OTHER_SYSTEM_LOOK)
+            running[0].wait(OTHER_SYSTEM_LOOK)
         failed = [(rank, each.code) for rank, each in enumerate(started) if each.code]
         if failed:
             end(started)

@@ -17,6 +17,7 @@ from workbook.tools import mpi
 from workbook.tools.race.raced import COPY, MPI, REFERENCE, Lap, Raced
 from workbook.tools.sweep.measure import DTYPES, PASSES, fits, where
 
+RACE_TURN = 20.0  # seconds that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
 SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 
 
@@ -41,7 +42,7 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
             for name in race_codes:
                 bar.show(0, f"{name}, other dtypes and odd lengths")
                 with _named(race, name):
-                    if why := console.call("workbook.tools.rank.race.odd", name, limit=time_limits.RACE_TURN)[0]:
+                    if why := console.call("workbook.tools.rank.race.odd", name, limit=RACE_TURN)[0]:
                         race.out[name] = f"does not count, because of {why}"
             everyone = [*race.names, COPY]
             for i, share in enumerate(shares):
@@ -57,7 +58,7 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
                             continue
                         with _named(race, name, size):
                             order = (name, size, dtype, share, calls.get((name, size), 0), not i)
-                            limit = time_limits.RACE_TURN * (1 + size / 2**25)
+                            limit = RACE_TURN * (1 + size / 2**25)
                             told = console.call("workbook.tools.rank.race.turn", *order, limit=limit)
                             why, calls[name, size], samples = told[0]
                             race.add(name, size, Lap(tuple(map(max, samples)), why))

@@ -29,11 +29,11 @@ import torch.distributed as dist
 from IPython.core.getipython import get_ipython
 from torch import Tensor
 
-from labkit.floor import time_limits
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, seconds
 from workbook.tools.rank.shared import open_room
 
+WINDOW_LOCK = 5.0  # seconds that a rank waits for a lock
 LIMIT = 4000  # moves of one cell that are kept: the last ones
 FEW = 8  # numbers of a move that are kept, and of a window that are told
 
@@ -51,7 +51,7 @@ class Window:
 
     def __init__(self, memory: list[Tensor], holders: memoryview, locks: BinaryIO) -> None:
         self.mine = memory[dist.get_rank()]
-        self.patience = time_limits.WINDOW_LOCK
+        self.patience = WINDOW_LOCK
         self._memory, self._holders, self._locks = memory, holders, locks
         self._me = dist.get_rank()
         self._held: list[int] = []
