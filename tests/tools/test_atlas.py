@@ -115,7 +115,7 @@ def test_a_log_sets_the_controls_and_is_drawn_beside_the_tables_most_like_it(pas
     assert (pasted.op, pasted._n.value) == ("all_reduce", 16)
     assert pasted.scene.own is not None
     assert list(pasted.scene.own.values) == pytest.approx(list(pasted.log.busbw))
-    assert pasted.tables[0] is pasted.verdict.nearest
+    assert pasted.tables[0] is pasted.verdict.likenesses[0].table
     assert pasted.scene.model is not None, "the model's curve for the log's machine"
     assert pasted.verdict.resemblance in repr(pasted)
     pasted.go(op="all_gather")

@@ -36,14 +36,14 @@ def test_a_tables_own_log_resembles_it_most(subtests):
             found = resembles(log_of(table))
             assert found[0].table is table
             assert found[0].off < 1.01
-            assert str(found[0]) == f"within 1 % of {table.name} at all sizes"
+            assert found[0].told == "within 1 % of it at all sizes"
 
 
 def test_how_near_it_is_is_told_from_where_on():
     slow = changed(log_of(DELL), lambda size: 1.04 if size >= 2**26 else 2.0)
     (first,) = [like for like in resembles(slow) if like.table is DELL]
     assert first.since == 2**26
-    assert str(first) == "within 4 % of 16 × H100, 2 × Dell from 64 MiB on; below, 2 times as long as it at the median"
+    assert first.told == "within 4 % of it from 64 MiB on; below, 2 times as long as it at the median"
 
 
 def test_no_table_of_one_node_is_held_against_several_hosts():
@@ -58,7 +58,6 @@ def test_an_operation_that_nobody_published_has_the_model_alone():
     found = verdict(log, [DELL])
     assert not found.likenesses
     assert "Only the model" in found.resemblance
-    assert found.nearest is None
     assert all(band.best is None and band.to_model for band in found.bands)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from labkit.floor.errors import LabError
 from tests.nccl_log import printed, rows
-from workbook.tools.atlas import nccl_tests
 from workbook.tools.atlas.likeness import verdict
 from workbook.tools.atlas.nccl_tests import Unsaid, read
 from workbook.tools.costs import H100, calibrate, estimate
@@ -52,7 +51,6 @@ def test_every_published_table_is_read_back_from_what_would_have_been_printed(su
             assert (log.op, log.n) == (table.op, table.n)
             assert [size for size, _ in log.rows] == [size for size, _ in table.rows]
             assert [us for _, us in log.rows] == pytest.approx([us for _, us in table.rows], rel=0.06)
-            assert log.in_place == log.rows
             assert log.checked
             assert not log.wrong
             assert (log.generation, log.nccl, log.per_process) == (table.generation, "2.28.9", 1)
@@ -133,7 +131,6 @@ def test_a_cut_off_paste_is_read_as_far_as_it_goes():
     cut = text[: text.index("\n# Out") - 20]
     log = read(cut)
     assert len(log.rows) == len(find("8 × H100, p5").rows)
-    assert len(log.in_place) == len(log.rows) - 1
     half = read(cut[: cut.rindex("float") + 20])
     assert len(half.rows) == len(log.rows) - 1
     assert "1 row cut off" in half.notes[-1]
@@ -242,4 +239,3 @@ def test_a_log_calibrates_the_estimate():
 def test_it_says_in_short_what_it_holds():
     said = repr(read(TAGGED))
     assert "all_reduce on 2 × GeForce RTX 5090 on 1 host, 1 GPU a process, NCCL 2.29.7" in said
-    assert nccl_tests.noted(read(TAGGED), "hello").notes == ("hello",)

@@ -123,8 +123,7 @@ def test_links_have_each_way_twice_and_the_time_to_compute():
 
 @pytest.mark.parametrize("whole", [40.0, 68.0, 72.0, 76.0, 79.9, 80.0, 120.0])
 def test_the_mark_does_not_go_through_the_total(whole: float):
-    picture = plot.Picture([plot.Stack("A GPU", {"weights": whole}, "GB", 80.0, "room for 80 GB")], ["a", "b", "c"], [])
-    ax = plot.draw(picture)
+    ax = plot.draw([plot.Stack("A GPU", {"weights": whole}, "GB", 80.0, "room for 80 GB")], ["a", "b", "c"], [])
     (total,) = [t for t in ax.texts if t.get_text() == f"{plot.figure(whole)} GB"]
     at = ax.lines[-1].get_xdata()[0]
     left = total.get_position()[0]

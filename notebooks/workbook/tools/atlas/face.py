@@ -1,7 +1,8 @@
-"""The atlas: published tables of nccl-tests to browse, and one's own log beside them. It needs no ranks and no GPU."""
+"""Let a learner browse published tables of nccl-tests, with a log of their own beside them. Needs no ranks, no GPU."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html import escape
 from typing import Any
 
@@ -136,7 +137,7 @@ class Atlas(Box):
 
     @property
     def verdict(self) -> likeness.Verdict | None:
-        """What one's own log says, beside the tables."""
+        """The verdict on one's own log, beside the tables."""
         return self._verdict
 
     def paste(self, text: str, op: str = "", n: int = 0) -> likeness.Verdict:
@@ -178,7 +179,7 @@ class Atlas(Box):
             control.value = value
 
     def _modelled(self, value: str | bool) -> str:
-        """The option of the model's control that is meant."""
+        """Find the option of the model's control that is meant."""
         options = [name for _, name in self._model.options]
         if value is True:
             return options[1] if len(options) > 1 else ""
@@ -214,7 +215,7 @@ class Atlas(Box):
 
     @property
     def scene(self) -> atlas.Scene | None:
-        """What the picture shows; None where there is nothing to draw."""
+        """The scene of the picture; None where there is nothing to draw."""
         own = self._log if self._log is not None and self._log.op == self.op else None
         if not self.tables and own is None:
             return None
@@ -270,7 +271,7 @@ class Atlas(Box):
         return (t.n, t.cluster) if t.cluster else None
 
     def _sheets(self) -> list[tuple[str, float, str, int]]:
-        """What data sheets promise for the machines shown: words, GB/s of bus bandwidth, and for what."""
+        """Look up what data sheets promise for the machines shown: words, GB/s of bus bandwidth, and for what."""
         if not self._limits.value:
             return []
         found: dict[float, tuple[str, float, str, int]] = {}
@@ -318,7 +319,7 @@ class Atlas(Box):
             self._said.value = f"<p>{escape(str(error))}</p>"
 
     def _completed(self, text: str, unsaid: nccl_tests.Unsaid) -> Log:
-        """A log that does not say its operation or number of GPUs is read as the controls have it, and says so."""
+        """Read a log that does not say its operation or number of GPUs as the controls have it, and note that."""
         chosen = {"op": self.op} if unsaid.what == "op" else {"n": self._n.value}
         if not chosen.get(unsaid.what):
             raise LabError(f"{unsaid} Or choose it above and press the button again.")
@@ -330,7 +331,7 @@ class Atlas(Box):
             chosen = {"op": self.op, "n": self._n.value}
             log = nccl_tests.read(text, **chosen)
         said = " on ".join(str(v) + " GPUs" * (k == "n") for k, v in chosen.items())
-        return nccl_tests.noted(log, f"The text does not say it: read as {said}, as chosen above.")
+        return replace(log, notes=(*log.notes, f"The text does not say it: read as {said}, as chosen above."))
 
     def _show(self) -> None:
         if self._quiet:

@@ -1,4 +1,4 @@
-"""A log of nccl-tests held against the published tables: which machine it resembles, and where it falls short.
+"""Hold a log of nccl-tests against the published tables: which machine it resembles, and where it falls short.
 
 Times are compared size by size, on a logarithmic scale, between a table's rows interpolated. A verdict tells what a
 shape usually means and never that it is so: the same curve can have several causes.
@@ -49,32 +49,30 @@ class Likeness:
         return self.sizes[near] if near <= len(apart) - min(3, len(apart)) else None
 
     def ratio(self, least: float = 0, most: float = float("inf")) -> float | None:
-        """The median of the ratios from `least` bytes to below `most`."""
+        """Return the median of the ratios from `least` bytes to below `most`."""
         found = [r for size, r in zip(self.sizes, self.ratios, strict=True) if least <= size < most]
         return float(np.median(found)) if found else None
 
-    def _by_size(self, name: str) -> str:
-        """How long the log takes in each band, in words."""
+    def _by_size(self) -> str:
+        """Say how long the log takes in each band."""
         found = [(_times(r), _span(least, most)) for _, least, most in BANDS if (r := self.ratio(least, most))]
         (first, where), *rest = found
         if not any(times != first for times, _ in rest):
-            return f"{first} {name} at all sizes"
+            return f"{first} it at all sizes"
         told = [f"{times.removesuffix(' as')} {there}" for times, there in rest]
-        return listed([f"{first} {name} {where}", *told])
+        return listed([f"{first} it {where}", *told])
 
-    def __str__(self) -> str:
-        return self.told(self.table.name)
-
-    def told(self, name: str) -> str:
-        """How the log's times are beside the table's, which is called `name`."""
+    @property
+    def told(self) -> str:
+        """The log's times beside the table's, in words, with "it" for the table."""
         since = self.since
         if since is None:
-            return self._by_size(name)
+            return self._by_size()
         near = [max(r, 1 / r) for size, r in zip(self.sizes, self.ratios, strict=True) if size >= since]
         where = "at all sizes" if since == self.sizes[0] else f"from {nbytes(since)} on"
         below = self.ratio(0, since)
         rest = f"; below, {_times(below)} it at the median" if below else ""
-        return f"within {max(1, round(100 * (max(near) - 1)))} % of {name} {where}{rest}"
+        return f"within {max(1, round(100 * (max(near) - 1)))} % of it {where}{rest}"
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,6 @@ class Band:
     name: str
     least: float
     most: float
-    rows: int
     best: Table | None
     to_best: float | None
     to_model: float | None
@@ -101,13 +98,8 @@ class Verdict:
     cluster: Cluster | None  # what the model was asked about
 
     @property
-    def nearest(self) -> Table | None:
-        """The table that the log resembles most."""
-        return self.likenesses[0].table if self.likenesses else None
-
-    @property
     def resemblance(self) -> str:
-        """Which published machine it resembles, in a sentence."""
+        """The published machine that it resembles, in a sentence."""
         if not self.likenesses:
             return (
                 f"No published table here is of {self.log.op} on about {self.log.n} GPUs. "
@@ -117,17 +109,16 @@ class Verdict:
         how = "Resembles" if first.off < CLOSE else "Resembles no published table closely; nearest is"
         same = "" if first.table.n == self.log.n else f" That ran on {first.table.n} GPUs: bus bandwidths are compared."
         unsaid = "" if self.log.gpu else " (The text does not name the GPU: the lines '# Rank' do.)"
-        return f"{how} {first.table.name} ({first.table.hardware}): {first.told('it')}.{same}{unsaid}"
+        return f"{how} {first.table.name} ({first.table.hardware}): {first.told}.{same}{unsaid}"
 
     @property
     def beside(self) -> list[tuple[str, str, str]]:
-        """For each band in words: where it is, how long the log takes beside the best table, and beside the model."""
+        """The bands in words: where each is, how long the log takes beside the best table, and beside the model."""
         said = []
         for b in self.bands:
             best = f"{_times(b.to_best)} {b.best.name}" if b.best is not None and b.to_best is not None else ""
-            said.append(
-                (_span(b.least, b.most), best, f"{_times(b.to_model)} the model's estimate" if b.to_model else "")
-            )
+            model = f"{_times(b.to_model)} the model's estimate" if b.to_model else ""
+            said.append((_span(b.least, b.most), best, model))
         return said
 
     def __repr__(self) -> str:
@@ -138,7 +129,7 @@ class Verdict:
 
 
 def resembles(log: Log, tables: Sequence[Table] = TABLES) -> list[Likeness]:
-    """The tables of the same operation on about as many GPUs, the most alike first.
+    """Find the tables of the same operation on about as many GPUs, the most alike first.
 
     With as many GPUs first; then from half to twice as many, whose times are compared at equal bus bandwidth. A
     table of one node is not held against a log of several hosts.
@@ -158,16 +149,18 @@ def resembles(log: Log, tables: Sequence[Table] = TABLES) -> list[Likeness]:
     return sorted(found, key=lambda f: (f.table.n != log.n, len(f.sizes) < whole / 2, f.off))
 
 
-def verdict(log: Log, tables: Sequence[Table] = TABLES, cluster: Cluster | None = None) -> Verdict:
-    """Which machine a log resembles, how it stands beside the best of its kind and beside the model, and what that
-    usually means. `cluster` is the machine that the model is asked about; else one as sold, by the GPU's name."""
+def verdict(log: Log, tables: Sequence[Table] = TABLES) -> Verdict:
+    """Judge a log: which machine it resembles, how it stands beside the best of its kind and beside the model.
+
+    The model is asked about the machine that the log's GPU is usually sold in.
+    """
     alike = resembles(log, tables)
     generation = log.generation or next((f.table.generation for f in alike[:1] if f.off < CLOSE), "")
     kind = [
         f for f in alike if f.table.generation == (generation or f.table.generation) and _as_many_a_node(log, f.table)
     ]
     kind = [f for f in kind if f.table.n == (log.n if any(f.table.n == log.n for f in kind) else f.table.n)]
-    cluster = cluster or sold(log, generation)
+    cluster = sold(log, generation)
     sizes, us = map(np.array, zip(*log.rows, strict=True))
     asked = estimated(log.op, sizes, log.n, cluster) if cluster else None
     model = None if asked is None else us / asked
@@ -179,13 +172,13 @@ def verdict(log: Log, tables: Sequence[Table] = TABLES, cluster: Cluster | None 
         ratios = [(r, f.table) for f in kind if (r := f.ratio(least, most)) is not None]
         to_best, best = max(ratios, key=lambda pair: pair[0], default=(None, None))
         to_model = float(np.median(model[inside])) if model is not None else None
-        bands.append(Band(name, least, most, int(inside.sum()), best, to_best, to_model))
+        bands.append(Band(name, least, most, best, to_best, to_model))
     against = {band.name: found for band in bands if (found := _against(band))}
     return Verdict(log, tuple(alike), tuple(bands), tuple(shapes.findings(log, against, cluster)), cluster)
 
 
 def sold(log: Log, generation: str = "") -> Cluster | None:
-    """The machine that a log's GPU is usually sold in, with the network that the log names; None for an unknown GPU."""
+    """Find the machine that a log's GPU is usually sold in, with the network that it names; None for an unknown GPU."""
     name = (
         "GB200" if "GB200" in log.gpu else "H200" if "H200" in log.gpu else SOLD.get(log.generation or generation, "")
     )
@@ -202,36 +195,36 @@ def sold(log: Log, generation: str = "") -> Cluster | None:
 
 
 def estimated(op: str, sizes: Floats, n: int, cluster: Cluster) -> Floats | None:
-    """The model's µs; None for an operation that it does not know."""
+    """Return the model's µs; None for an operation that it does not know."""
     return np.asarray(costs.estimate(op, sizes, n, cluster)) * 1e6 if op in OPS else None
 
 
 def between(rows: Sequence[tuple[int, float]], sizes: Floats) -> Floats:
-    """µs at any size, on a straight line between rows where both scales are logarithmic."""
+    """Interpolate µs at any size, on a straight line between rows where both scales are logarithmic."""
     known, us = map(np.array, zip(*rows, strict=True))
     return np.asarray(np.exp(np.interp(np.log(sizes), np.log(known), np.log(us))))
 
 
 def _alike(log: Log, table: Table) -> bool:
-    """One node or several, as far as the log says."""
+    """Tell whether both are one node, or several, as far as the log says."""
     return log.crosses is None or log.crosses == (table.nodes > 1)
 
 
 def _as_many_a_node(log: Log, table: Table) -> bool:
-    """As many GPUs a node, where the log crosses a network and says so."""
+    """Tell whether both have as many GPUs a node, where the log crosses a network and says how many."""
     per_node = log.n // log.hosts if log.hosts > 1 and not RACK.search(log.gpu) else 0
     return not (per_node and table.cluster) or per_node == table.cluster.gpus_per_node
 
 
 def _against(band: Band) -> shapes.Against | None:
-    """What a band is judged by: the best published of its kind, else the model."""
+    """Choose what a band is judged by: the best published of its kind, else the model."""
     if band.best is not None and band.to_best is not None:
         return shapes.Against(band.to_best, f"{band.best.name} ({band.best.hardware})", True)
     return shapes.Against(band.to_model, "the model's estimate", False) if band.to_model else None
 
 
 def _times(ratio: float) -> str:
-    """A ratio of times in words: how long, compared with what is named next."""
+    """Say a ratio of times: how long, compared with what is named next."""
     return "as long as" if 0.95 <= ratio <= 1.05 else f"{ratio:.2g} times as long as"
 
 

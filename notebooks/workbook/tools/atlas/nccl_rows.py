@@ -1,4 +1,4 @@
-"""What nccl-tests prints, line by line: runs, rows, and the JSON that it can write. Knows no operation.
+"""Read what nccl-tests prints, line by line: runs, rows, and the JSON that it can write. Knows no operation.
 
 Old and new versions, with and without redop and root, behind the prefixes of mpirun and srun, coloured, as CSV. Format:
 NVIDIA/nccl-tests, src/util.cu.
@@ -47,7 +47,7 @@ class Row:
 
 
 def as_row(line: str) -> Row | None:
-    """A line as a row, None if it is none. Whether it has a root is seen from its figures: algbw is size / time."""
+    """Read a line as a row, None if it is none; its figures tell whether it has a root: algbw is size / time."""
     found = ROW.search(line)
     if found is None or int(found[1]) <= 0:
         return None
@@ -67,7 +67,7 @@ def as_row(line: str) -> Row | None:
 
 
 def _half(size: int, cells: list[str], old: bool) -> tuple[float, float, float, float | None] | None:
-    """µs, algbw, busbw and wrong, where they fit together; version 1 had ms.
+    """Read µs, algbw, busbw and wrong, where they fit together; version 1 had ms.
 
     Before June 2020, all_gather and reduce_scatter, which had no root column, gave busbw as algbw too.
     """
@@ -87,7 +87,7 @@ def _half(size: int, cells: list[str], old: bool) -> tuple[float, float, float, 
 
 
 def plain(text: str) -> list[str]:
-    """Lines without colours, and a table's cells with spaces between them, whatever stood there; each row on one."""
+    """Return lines without colours, each row on one line, with spaces between its cells in place of commas and bars."""
     if text.lstrip().startswith("{") and not ROW.search(text):
         text = _from_json(text)
     text = re.sub(r"\\\r?\n\s*>?", " ", ANSI.sub("", text)).replace("\\n", "\n")
@@ -115,7 +115,7 @@ def plain(text: str) -> list[str]:
 
 
 def _from_json(text: str) -> str:
-    """What `-J` writes, as the lines that nccl-tests prints beside it."""
+    """Turn what `-J` writes into the lines that nccl-tests prints beside it."""
     try:
         told = json.loads(text)
         config = told.get("config", {})

@@ -1,4 +1,4 @@
-"""A run of nccl-tests, read from what it printed: operation, GPUs, rows, and what else the text says.
+"""Read a run of nccl-tests from what it printed: operation, GPUs, rows, and what else the text says.
 
 Knows no published table: `workbook.tools.atlas.likeness` holds a log against them.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from statistics import median
 
@@ -67,10 +67,8 @@ class Log:
     op: str
     n: int
     rows: tuple[tuple[int, float], ...]
-    in_place: tuple[tuple[int, float], ...] = ()
-    wrong: tuple[
-        tuple[int, float], ...
-    ] = ()  # (bytes, elements) where results were wrong; 0: a version that does not count
+    # (bytes, elements) where results were wrong; 0: a version that does not count
+    wrong: tuple[tuple[int, float], ...] = ()
     checked: bool = True  # whether there was a column of #wrong or error with figures in it
     hosts: int = 0
     gpu: str = ""
@@ -78,7 +76,6 @@ class Log:
     nccl: str = ""
     network: str = ""  # as NCCL_DEBUG=INFO names it
     notes: tuple[str, ...] = ()
-    name: str = "your log"
 
     @property
     def generation(self) -> str:
@@ -87,22 +84,21 @@ class Log:
 
     @property
     def crosses(self) -> bool | None:
-        """Whether the run crossed a network, as more than one host does, or one rack of GB200; None if unsaid."""
+        """Tell whether the run crossed a network, as more than one host does, or one rack of GB200; None if unsaid."""
         if RACK.search(self.gpu):
             return self.n > 72
         return self.hosts > 1 if self.hosts else None
 
     @property
     def busbw(self) -> tuple[float, ...]:
-        """GB/s, row by row."""
+        """The bus bandwidths in GB/s, row by row."""
         return tuple(timing.busbw(self.op, self.n, size, us * 1e-6) for size, us in self.rows)
 
     def __repr__(self) -> str:
         where = f" on {count(self.hosts, 'host')}" if self.hosts else ""
         per = f", {count(self.per_process, 'GPU')} a process" if self.per_process else ""
-        extra = [f"{'RCCL' if 'AMD' in self.gpu else 'NCCL'} {self.nccl}"] * bool(self.nccl) + [
-            f"network {self.network}"
-        ] * bool(self.network)
+        extra = [f"{'RCCL' if 'AMD' in self.gpu else 'NCCL'} {self.nccl}"] * bool(self.nccl)
+        extra += [f"network {self.network}"] * bool(self.network)
         sizes = [size for size, _ in self.rows]
         lines = [
             f"{self.op} on {self.n} × {self.gpu or 'GPU'}{where}{per}" + "".join(f", {e}" for e in extra),
@@ -115,7 +111,7 @@ class Log:
 
 
 def read(text: str, op: str = "", n: int = 0) -> Log:
-    """The one run that a text holds; of several the first, and a note says so.
+    """Read the one run that a text holds; of several the first, and a note says so.
 
     >>> log = read('''# nThread 1 nGpus 8 minBytes 1048576 maxBytes 2097152 step: 2(factor)
     ...     1048576    262144   float    sum   -1   101.9   10.29   18.01   0   101.5   10.33   18.08   0
@@ -134,13 +130,8 @@ def read(text: str, op: str = "", n: int = 0) -> Log:
     return _log(rows[0], op, n, note)
 
 
-def noted(log: Log, note: str) -> Log:
-    """The log with a note more."""
-    return replace(log, notes=(*log.notes, note))
-
-
 def _nothing(lines: Sequence[str]) -> str:
-    """Why there is nothing to read, and what to paste."""
+    """Say why there is nothing to read, and what to paste."""
     if not lines:
         return f"Nothing was pasted. {PASTE}"
     failed = next(filter(FAILED.search, lines), "")
@@ -195,11 +186,7 @@ def _log(run: Sequence[tuple[str, Row | None]], op: str, n: int, note: str = "")
     by_size: dict[int, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row.size):
         by_size.setdefault(row.size, []).append(row)
-
-    def column(half: int) -> tuple[tuple[int, float], ...]:
-        times = {s: [r.halves[half][0] for r in some if len(r.halves) > half] for s, some in by_size.items()}
-        return tuple((s, median(us)) for s, us in times.items() if us)
-
+    times = tuple((s, median(r.halves[0][0] for r in some)) for s, some in by_size.items())
     bounds = next((int(found[1]) for found in map(BOUNDS.search, lines) if found), None)
     column_is = next((found[2] for found in map(COLUMNS.search, lines) if found and found[2]), "")
     rounding = column_is != "wrong" and (bool(column_is) or any(r.rounding for r in rows))
@@ -221,7 +208,7 @@ def _log(run: Sequence[tuple[str, Row | None]], op: str, n: int, note: str = "")
     elif procs * per_process != n or not hosts:
         hosts = int(per_process == n)  # one process is on one host
     return Log(
-        op, n, column(0), column(1), tuple((s, 0 if rounding else k) for s, k in wrong.items()),
+        op, n, times, tuple((s, 0 if rounding else k) for s, k in wrong.items()),
         any(h[3] is not None for r in rows for h in r.halves), hosts,
         _gpu([r[4].strip() for r in group]), per_process, version, network, tuple(notes),
     )  # fmt: skip
@@ -232,13 +219,13 @@ def _kind(row: Row) -> str:
 
 
 def _wrong(row: Row, rounding: bool, n: int) -> float:
-    """Wrong elements of a row; of a version that prints the largest rounding difference, whether there are any."""
+    """Return a row's wrong elements, or an old version's largest error; 0 where that can be rounding alone."""
     most = ROUNDED.get(row.type, 0.0) * max(n - 1, 1) if rounding else 0.0
     return max(h[3] if h[3] is not None and h[3] > most else 0.0 for h in row.halves)
 
 
 def _command(lines: Sequence[str]) -> tuple[int, int, int]:
-    """Processes, hosts, and GPUs of a process, by the command line above the table; 0 where it does not say."""
+    """Read processes, hosts, and GPUs of a process off the command line above the table; 0 where it does not say."""
     batch = " ".join(line for line in lines if "#SBATCH" in line)
     for line in reversed(lines):
         found = PROGRAM.search(line)
@@ -268,7 +255,7 @@ def _gpu(names: list[str]) -> str:
 
 
 def _ratio(rows: list[Row]) -> tuple[float, float, bool]:
-    """Between what busbw / algbw lies, as rounded figures tell; and whether all rows allow it."""
+    """Return between what busbw / algbw lies, as rounded figures tell, and whether all rows allow it."""
     spans = set()
     for _, algbw, busbw, _ in (half for row in rows for half in row.halves):
         a, b = (0.501 if x >= 1e4 else 0.0501 if x >= 1e3 else 0.00501 for x in (algbw, busbw))
@@ -286,7 +273,7 @@ def _fits(op: str, n: int, low: float, high: float) -> bool:
 def _operation(
     rows: list[Row], low: float, high: float, named: list[str], told: dict[str, int], given: str
 ) -> tuple[str, str]:
-    """The operation, by the program's name, else where columns and figures allow one only; and what is to be said."""
+    """Find the operation, by the program's name, else by columns and figures if they allow one only; and a note."""
     if named and not any(name in PROGRAMS for name in named):
         raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
     names = list(dict.fromkeys(PROGRAMS[name] for name in named if name in PROGRAMS))
@@ -333,12 +320,10 @@ def _together(ranks: list[int], high: float) -> None:
 
 
 def _number(op: str, low: float, high: float, told: dict[str, int]) -> tuple[int, str]:
-    """The number of GPUs, and what is to be said of it: the first that is told and that busbw / algbw allows."""
+    """Find the number of GPUs, the first that is told and that busbw / algbw allows, and a note on it."""
     told = {where: k for where, k in told.items() if k > (where != "the lines '# Rank'")}  # they alone may say 1
-    others, ratio = (
-        "; ".join(f"{where} say {k}" for where, k in told.items()),
-        f"busbw / algbw = {(low + high) / 2:.4g}",
-    )
+    others = "; ".join(f"{where} say {k}" for where, k in told.items())
+    ratio = f"busbw / algbw = {(low + high) / 2:.4g}"
     for where, k in sorted(told.items(), key=lambda told: told[1] == 1):
         if _fits(op, k, low, high):
             return k, "" if set(told.values()) == {k} else f"{k} GPUs, by {where}: {others}."

@@ -1,4 +1,4 @@
-"""What the shape of a log's curve usually means: sentences that say what is seen, what gives it, and where to look.
+"""Say what the shape of a log's curve usually means: what is seen, what gives it, and where to look.
 
 Each is a rule over the rows; none claims a cause. Figures: data sheets, NCCL's source and `workbook.tools.published`.
 """
@@ -22,7 +22,7 @@ TOPO = "See nvidia-smi topo -m"
 
 
 def sheet(op: str, n: int, c: Cluster) -> tuple[str, float] | None:
-    """What data sheets promise as bus bandwidth, in words and GB/s: NVLink inside a node, else a node's NICs.
+    """Look up what data sheets promise as bus bandwidth, in words and GB/s: NVLink in a node, else a node's NICs.
 
     In an all-to-all each GPU sends only what leaves its node over the network, so its bus bandwidth may be more.
     """
@@ -43,7 +43,7 @@ class Against:
 
 
 def findings(log: Log, against: Mapping[str, Against], cluster: Cluster | None) -> Iterator[str]:
-    """Sentences on what is wrong or odd; `against` has the ratios for "small", "middle" and "large" messages."""
+    """Yield sentences on what is wrong or odd; `against` has the ratios for "small", "middle" and "large" messages."""
     yield from _wrong(log)
     many, peak = log.crosses, max(log.busbw)
     large = [b for (size, _), b in zip(log.rows, log.busbw, strict=True) if size >= 16 * MIB]
@@ -108,13 +108,13 @@ def _network(log: Log, peak: float, beside: Against | None, cluster: Cluster | N
 
 
 def _nics(peak: float, cluster: Cluster) -> int:
-    """How many NICs carry that, if it is one or two of more; else 0."""
+    """Return how many NICs carry that, if it is one or two of more; else 0."""
     near = [k for k in (1, 2) if 2 * k < cluster.rails and 0.75 * k * cluster.rail <= peak <= 1.05 * k * cluster.rail]
     return near[0] if near else 0
 
 
 def _share(share: float) -> str:
-    """What large messages at this share of another machine's bandwidth usually mean, if the links are the same."""
+    """Say what large messages at this share of another machine's bandwidth usually mean, if the links are the same."""
     if 0.83 <= share <= 0.91:
         return (
             "If yours has the same NICs: about 7/8 is what is left when one NIC of eight drops out; "

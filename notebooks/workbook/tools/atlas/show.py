@@ -1,4 +1,4 @@
-"""The atlas in words: the tables with their machines and sources, and what a verdict on one's own log says, as HTML."""
+"""Tell the atlas in HTML: the tables with their machines and sources, and the verdict on one's own log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workbook.tools.sweep.plot import rate
 
 
 def sources(tables: Sequence[Table], fitting: int) -> str:
-    """The tables with their figures and sources; `fitting` says how many there would be."""
+    """List the tables with their figures and sources; `fitting` says how many there would be."""
     rows = []
     for letter, t in zip(LETTERS, tables, strict=False):
         machine = f"<b>{escape(t.name)}</b>: {escape(_about(t))}<br>Source: {escape(t.source)}"
@@ -28,12 +28,12 @@ def sources(tables: Sequence[Table], fitting: int) -> str:
 
 
 def figures(t: Table) -> tuple[str, str]:
-    """A table's least time and most bus bandwidth, in words."""
+    """Say a table's least time and most bus bandwidth."""
     return seconds(min(us for _, us in t.rows) * 1e-6), rate(max(t.busbw(size) for size, _ in t.rows))
 
 
 def _kept(text: str) -> str:
-    """HTML that is not broken between words."""
+    """Return HTML that is not broken between words."""
     return f'<span style="white-space: nowrap">{escape(text)}</span>'
 
 
@@ -43,7 +43,7 @@ def _about(t: Table) -> str:
 
 
 def told_of(verdict: Verdict) -> str:
-    """A verdict as HTML."""
+    """Return a verdict as HTML."""
     log = verdict.log
     bands = [row(escape(name), [cell(escape(c), "told") for c in cells]) for name, *cells in verdict.beside]
     found = "".join(f"<li>{escape(finding)}</li>" for finding in verdict.findings)

@@ -1,8 +1,8 @@
 """Run every message of a schedule through the queues of its links: discrete events, in batches. No torch, no cluster.
 
 The model. A rank posts the sends of its step k once it has received all that the steps before k bring it; sending does
-not hold it up. After its latency a message comes to its first link. A link serves one message at a time, whoever comes
-first, for bytes / rate; from the moment at which a message begins on one link it may begin on the next one (it cuts
+not hold it up. After its latency a message comes to its first link. A link serves one message at a time, in order of
+arrival, for bytes / rate; from the moment at which a message begins on one link it may begin on the next one (it cuts
 through; switches have room for what waits there). So a message alone takes α + bytes/B, and what shares a link waits.
 First come, first served is chosen because it needs no more than the order of arrival at each link. With fair
 sharing every rate would depend on all messages under way. Equal messages that share one link end together there at the
@@ -112,7 +112,7 @@ class _Run:
         self.far: list[Pool] = [[], [], [], []]
         self.horizon = -inf
         self.lookahead = float(self.latency.min()) if len(self.to) else inf
-        self.direct = fabric.nics == fabric.gpus  # nobody else uses the first link: its order is that of the posts
+        self.direct = fabric.nics == fabric.gpus  # no other rank uses the first link: its order is that of the posts
 
     @property
     def pending(self) -> bool:

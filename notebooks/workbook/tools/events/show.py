@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
+from typing import Any
 
 from labkit.floor.words import seconds
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from workbook.tools.events import plot
 from workbook.tools.events.step import Run
 from workbook.tools.events.training import Training
 
 
-class Spent:
+class Spent(Picture):
     """One bar a step, in seconds, or one bar a training run, in per cent of its time.
 
     >>> from workbook.tools import events
@@ -50,14 +50,14 @@ class Spent:
             lines.append(f"{name}: {self.heads[name]}: {', '.join(each)}")
         return "\n".join(lines)
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         axis = "per cent of the run's time, computed" if self.whole else "{} since the step began, computed"
-        return svg.svg(plot.draw(plot.Spent(self.bars, self.heads, axis, self.whole)))
+        return plot.draw(self.bars, self.heads, axis, self.whole)
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, f"Where the time goes, computed, a stacked bar each. {self!r}".replace("\n", ". "))
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        return f"Where the time goes, computed, a stacked bar each. {self!r}".replace("\n", ". ")
 
 
 def _said(s: float) -> str:

@@ -1,11 +1,11 @@
-"""Simulate a training step on very many ranks: they compute, all-reduce the gradient, and where does the time go?
+"""Simulate a training step on very many ranks: they compute and all-reduce the gradient; tell where the time goes.
 
 Imports neither torch nor a cluster.
 
 Every all-reduce here is one discrete-event run (`engine`), or, where no two ranks share a link of a ring, the longest
 path that such a run comes to (`chain`). Two things are collapsed, both exactly:
 
-- Rails whose ranks begin at the same moments, and whose links nobody else uses, do the same: one of them is run.
+- Rails whose ranks begin at the same moments, and whose links no other ranks use, do the same: one of them is run.
 - The rings within the hosts, and rings through hosts in a row, are taken as longest paths.
 
 A hierarchical all-reduce has no barrier but one: the ranks of a host begin to send to other hosts together, once its

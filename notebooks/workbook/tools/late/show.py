@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from labkit.floor.words import ranks
-from labkit.plot import svg
-from workbook.tools.late import plot as picture
+from labkit.show.picture import Picture
+from workbook.tools.late import plot
 from workbook.tools.late.lateness import Lateness
 
 
-class Late:
+class Late(Picture):
     """Who waits for the late rank, a row a call and a column a rank; it displays itself as a picture.
 
     `rows[i].call` is the code, `rows[i].states[r]` "late", "waits", "goes on" or "" (no part in it). A rank that
@@ -33,14 +34,9 @@ class Late:
         lines += [f"{row.call:<{wide}}  " + _columns(s or "–" for s in row.states) for row in self.rows]
         return "\n".join(line.rstrip() for line in lines)
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal results give equal bytes."""
+    def _drawn(self) -> Any:
         rows = [(row.call, row.states) for row in self.rows]
-        return svg.svg(picture.draw(rows, self.n, self.rank))
+        return plot.draw(rows, self.n, self.rank)
 
     @property
     def alt(self) -> str:

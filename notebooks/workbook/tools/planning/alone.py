@@ -19,7 +19,7 @@ class Alone:
 
 
 def alone(job: Job, gpus: int = 8, chosen: int = 2) -> list[Alone]:
-    """Price each parallelism by itself over so many GPUs, with their share of the batch, whatever memory it takes.
+    """Price each parallelism by itself over so many GPUs, with their share of the batch; memory is not looked at.
 
     Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to `chosen` of them:
     an all-to-all there and one back in the forward pass of each layer, and two in the backward pass, each with

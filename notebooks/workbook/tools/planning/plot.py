@@ -33,26 +33,17 @@ class Stack:
     over: bool = False  # beyond the limit is a fault
 
 
-@dataclass(frozen=True)
-class Picture:
-    """Bars, and a table of (name, cells) with a head."""
-
-    stacks: Sequence[Stack]
-    head: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[str]]]
-
-
-def draw(picture: Picture) -> Axes:
-    """Draw the bars and the table below them, y downwards."""
-    ax = sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
+def draw(stacks: Sequence[Stack], head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]]) -> Axes:
+    """Draw the bars, and below them a table of (name, cells) with its head, y downwards."""
+    ax = sheet(WIDE, TOP + BLOCK * len(stacks) + ROW * (len(rows) + 1) + 0.4)
     top = TOP
-    for stack in picture.stacks:
+    for stack in stacks:
         _stack(ax, stack, top)
         top += BLOCK
     y = top + ROW / 2
-    for x, words in zip(COLUMNS, picture.head, strict=True):
+    for x, words in zip(COLUMNS, head, strict=True):
         write(ax, x, y, words, 8, FAINT, "right")
-    for name, cells in picture.rows:
+    for name, cells in rows:
         y += ROW
         ax.plot([LEFT, COLUMNS[-1] + 0.1], [y - ROW / 2] * 2, color=GRID, linewidth=0.7)
         write(ax, LEFT, y, name, 9, INK, "left")
@@ -108,39 +99,32 @@ def figure(size: float) -> str:
 # -- each parallelism by itself on two kinds of link ------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Race:
-    """For each way: (name, what it sends in words, seconds on the fast link, seconds on the slow one)."""
-
-    rows: Sequence[tuple[str, str, float, float]]
-    fast: str
-    slow: str
-    limit: float
-    mark: str
-
-
 NAMES, RISE = 6.2, 0.95
 
 
-def draw_race(race: Race) -> Axes:
-    """Draw two marks a row on an axis of seconds in powers of ten, joined by a line; a dashed line at the limit."""
-    ax = sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
-    times = [t for *_, a, b in race.rows for t in (a, b)] + [race.limit]
+def draw_links(rows: Sequence[tuple[str, str, float, float]], limit: float) -> Axes:
+    """Draw two marks a row on an axis of seconds in powers of ten, joined by a line, and a dashed line at the limit.
+
+    A row has its name, what is sent in words, and the seconds that it takes over NVLink and over a NIC; the limit is
+    the seconds of computing.
+    """
+    ax = sheet(WIDE, 1.5 + RISE * len(rows) + 1.2)
+    times = [t for *_, a, b in rows for t in (a, b)] + [limit]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
 
     def x(seconds: float) -> float:
         return NAMES + (math.log10(seconds) - low) / (high - low) * (WIDE - NAMES - RIGHT)
 
-    bottom = 1.3 + RISE * len(race.rows)
+    bottom = 1.3 + RISE * len(rows)
     for power in range(low, high + 1):
         ax.plot([x(10.0**power)] * 2, [1.2, bottom], color=GRID, linewidth=0.7, zorder=0)
         name = f"{10**power:,} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
         write(ax, x(10.0**power), bottom + 0.3, name, 8, FAINT)
     middle = (x(10.0**low) + x(10.0**high)) / 2
     write(ax, middle, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT)
-    ax.plot([x(race.limit)] * 2, [1.0, bottom], color=INK, linewidth=1.5, linestyle=MARK, zorder=1)
-    write(ax, x(race.limit), 0.75, race.mark, 8, INK)
-    for i, (name, said, fast, slow) in enumerate(race.rows):
+    ax.plot([x(limit)] * 2, [1.0, bottom], color=INK, linewidth=1.5, linestyle=MARK, zorder=1)
+    write(ax, x(limit), 0.75, f"computing {limit:.0f} s", 8, INK)
+    for i, (name, said, fast, slow) in enumerate(rows):
         y = 1.3 + RISE * (i + 0.5)
         write(ax, LEFT, y - 0.17, name, 9.5, INK, "left", bold=True)
         write(ax, LEFT, y + 0.24, said, 8, FAINT, "left")
@@ -148,7 +132,7 @@ def draw_race(race: Race) -> Axes:
         ax.plot([x(fast)], [y], "o", color=INK, markersize=7, zorder=3)
         ax.plot([x(slow)], [y], "s", markerfacecolor=PAGE, markeredgecolor=INK, markersize=7, zorder=3)
     left = LEFT
-    for marker, words, face in (("o", race.fast, INK), ("s", race.slow, PAGE)):
+    for marker, words, face in (("o", "over NVLink", INK), ("s", "over a GPU's own NIC", PAGE)):
         ax.plot([left + 0.15], [0.3], marker, markerfacecolor=face, markeredgecolor=INK, markersize=7)
         write(ax, left + 0.5, 0.3, words, 8.5, INK, "left")
         left += 0.5 + extent(words, 8.5) + 0.8

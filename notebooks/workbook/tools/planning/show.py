@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from html import escape
+from typing import Any
 
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from workbook.tools import planning
 from workbook.tools.planning import Job, Plan, Price, Verdict, best, plot
 from workbook.tools.planning.verdict import gigabytes
@@ -14,7 +14,7 @@ SIGNS = {"impossible": "✗", "does not fit": "✗", "fits": "✓"}
 NOTE = "Seconds are a model: nothing overlaps, and every GPU does {:.0f} TFLOP/s."
 
 
-class Planned:
+class Planned(Picture):
     """A plan for a job, judged: it displays itself as sentences and a picture.
 
     >>> planned = Planned("66B", Plan(data=4, tensor=8, pipe=2, micro=64, zero=1))
@@ -81,13 +81,10 @@ class Planned:
             for name, flow in price.flows.items()
         ]
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture of a plan that can be laid out."""
+    def _drawn(self) -> Any:
         price = self.verdict.price
         assert price is not None, "an impossible plan has no picture"
-        picture = plot.Picture(self._stacks(price), HEAD, self._rows(price))
-        return svg.svg(plot.draw(picture))
+        return plot.draw(self._stacks(price), HEAD, self._rows(price))
 
     def _repr_html_(self) -> str:
         said = "".join(f"<li>{escape(line)}</li>" for line in self.says)
@@ -95,7 +92,7 @@ class Planned:
         if self.verdict.price is None:
             return head
         note = NOTE.format(self.verdict.job.flops / 1e12)
-        return f"{head}{svg.img(self.svg, repr(self))}<div style='font-size: 90%'>{escape(note)}</div>"
+        return f"{head}{super()._repr_html_()}<div style='font-size: 90%'>{escape(note)}</div>"
 
 
 HEAD = ["by a GPU over NVLink", "out of a host, by all its GPUs", "time on the links"]
@@ -105,7 +102,7 @@ def _gb(size: float) -> str:
     return gigabytes(size) if size else "–"
 
 
-class Links:
+class Links(Picture):
     """What each parallelism would send by itself, and how long that takes over NVLink and over a NIC."""
 
     def __init__(self, job: Job | str, gpus: int = 8) -> None:
@@ -131,14 +128,9 @@ class Links:
         ]
         return "\n".join([self.title, *lines, f"computing takes {self.computing:.0f} s"])
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         rows = [(a.way, f"sends {gigabytes(a.sent)}", a.nvlink, a.network) for a in self.ways]
-        race = plot.Race(
-            rows, "over NVLink", "over a GPU's own NIC", self.computing, f"computing {self.computing:.0f} s"
-        )
-        return svg.svg(plot.draw_race(race))
+        return plot.draw_links(rows, self.computing)
 
     def _repr_html_(self) -> str:
-        return f"<div>{escape(self.title)}</div>{svg.img(self.svg, repr(self))}"
+        return f"<div>{escape(self.title)}</div>{super()._repr_html_()}"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import cached_property
 from html import escape
+from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import nbytes, seconds
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from labkit.show.table import cell, row, table
 from workbook.tools import timing
-from workbook.tools.sweep import plot as picture
+from workbook.tools.sweep import plot
 from workbook.tools.sweep.fit import Fit, fit
 from workbook.tools.sweep.measured import Measured, Row
 from workbook.tools.sweep.plot import Curves, rate
@@ -18,7 +19,7 @@ from workbook.tools.sweep.plot import Curves, rate
 COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
 
 
-class Sweep:
+class Sweep(Picture):
     """An operation timed over sizes: `rows`, the fitted α and β, and the limit that copying memory sets.
 
     Times are seconds a call (the median repetition's slowest rank), bandwidths GB/s, that is 10⁹ bytes a second.
@@ -56,13 +57,8 @@ class Sweep:
     def _repr_html_(self) -> str:
         rows = [row(first, [cell(c, "time") for c in rest]) for first, *rest in map(self._cells, self.rows)]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
-        drawn = svg.img(self.svg, self.alt) if len(self.rows) > 1 else ""
+        drawn = super()._repr_html_() if len(self.rows) > 1 else ""
         return drawn + table("sweep", escape(self._title), COLUMNS[: self._wide], rows) + notes
-
-    @property
-    def svg(self) -> bytes:
-        """The picture: time and bus bandwidth over sizes, both axes logarithmic."""
-        return svg.svg(picture.draw(self._curves()))
 
     @property
     def alt(self) -> str:
@@ -108,9 +104,9 @@ class Sweep:
         notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")
         return notes
 
-    def _curves(self) -> Curves:
+    def _drawn(self) -> Any:
         line = self.fit
-        return Curves(
+        curves = Curves(
             title=self._title,
             sizes=[r.nbytes for r in self.rows],
             times=[(r.min, r.median, r.p90) for r in self.rows],
@@ -121,3 +117,4 @@ class Sweep:
             factor=timing.busbw_factor(self.op, self.n),
             letters=self._letters,
         )
+        return plot.draw(curves)

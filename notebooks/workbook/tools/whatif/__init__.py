@@ -1,1 +1,1 @@
-"""Compute what collectives would cost on machines that nobody here has: lesson 07."""
+"""Compute what collectives would cost on machines that are not here: lesson 07."""

@@ -1,4 +1,4 @@
-"""What if there were more ranks, another network, larger messages? Controls over the formulas of `tools.costs`."""
+"""Let a learner ask what if there were more ranks, another network, larger messages: controls over `tools.costs`."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class WhatIf(Box):
 
     @property
     def links(self) -> str:
-        """The links in words."""
+        """The links, in words."""
         if self.cluster is not None:
             return repr(self.cluster)
         alpha, beta = self._alpha.value, self._beta.value
@@ -186,7 +186,7 @@ class WhatIf(Box):
 
     @property
     def scene(self) -> whatif.Scene:
-        """What the picture shows."""
+        """The scene of the picture."""
         curves = self._times(FINE, self.n)
         grid = np.stack(list(self._times(FINE, np.array(MAP_RANKS)[:, None]).values()))
         now, fastest = self.seconds, self.winner
@@ -220,7 +220,7 @@ class WhatIf(Box):
 
 
 def _near(options: Any, value: Any) -> Any:
-    """The option nearest to a value on a logarithmic scale."""
+    """Choose the option nearest to a value on a logarithmic scale."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value > 0:
         raise LabError(f"{value!r} is no place on this slider. Give a number above zero.")
     return min(options, key=lambda o: abs(np.log(o / value)))
