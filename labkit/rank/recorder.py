@@ -204,7 +204,7 @@ def _recording(
         cell = cell_record.current
         if not cell.records or (noted := begun(cell, op, kind, given(what), other, given)) is None:
             return function(*args, **kwargs)
-        record, group, name, span = noted
+        record, group, counted = noted
         if (batch := getattr(_inside, "batch", None)) is not None:
             batch.append(record)
             record.batch = True
@@ -229,7 +229,7 @@ def _recording(
         finally:
             _inside.call = False
             _inside.whole = None
-            cell.tally.done(group, name, span)
+            cell.tally.done(group, record.group, counted)
         record.left = time.perf_counter()
         stream.mark_end(record)
         _done(cell, record, result)
