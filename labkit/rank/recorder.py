@@ -67,7 +67,6 @@ NEW_GROUP = inspect.signature(dist.new_group)  # before it is wrapped
 # Where comms' own functions tell one another what will come: no part of what travels.
 HEADERS = {objects.exchange.__code__, comms.send.__code__, comms.recv.__code__}
 
-
 _space: dict[str, Any] = {}  # the learner's variables
 _inside = threading.local()
 _wrapped: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # where, its name, torch's, ours
