@@ -16,15 +16,15 @@ from labkit import LabError
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
 from labkit.floor import time_limits
-from labkit.lab import StartRequest
 from labkit.rank import cell_record, clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.waits import Waits
-from labkit.starting import _choose, _choose_far
+from labkit.starting import StartRequest, _choose, _choose_far
 from labkit.theory import gpu_sharing
-from labkit.theory.record import Op, read
+from labkit.theory.log import Op
+from labkit.theory.record import read
 from workbook.tools.rank import nccl_trial
 from workbook.tools.sweep.measure import where
 

@@ -51,7 +51,7 @@ from labkit.rank.memory import peak
 from labkit.rank.spans import span
 from labkit.rank.stream import kernels
 from labkit.rank.torch_aliases import add_newest
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 from labkit.theory.samples import Timing
 
 # Seconds in one call of C after which it may be one that waits for the GPU: less than `time_limits.RANKS_LOOK`.

@@ -15,7 +15,7 @@ from labkit.rank.consistency import whole
 from labkit.rank.frames import leading_here
 from labkit.rank.group_counters import Recorded
 from labkit.rank.torch_internals import group_ranks
-from labkit.theory.record import Op
+from labkit.theory.log import Op
 
 ENQUEUES = {"cuda"}  # kinds of devices on which a call returns once it is enqueued
 

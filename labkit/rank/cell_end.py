@@ -20,7 +20,7 @@ from torch.nn.parallel import distributed as ddp
 
 from labkit.floor import time_limits, timestamps
 from labkit.rank import deferred_interrupt, destroyed_groups, frames, group, output, store
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed

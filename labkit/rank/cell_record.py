@@ -17,7 +17,7 @@ from labkit.floor import timestamps
 from labkit.rank import backward_pass, stream
 from labkit.rank.group_counters import Noted, Tally
 from labkit.rank.snapshots import Snapshots
-from labkit.theory.record import Log, Op, Span, is_cell
+from labkit.theory.log import Log, Op, Span, is_cell
 
 LIMIT = 2000  # operations, and spans, that are kept: the last ones; the flight recorder keeps as many
 

@@ -18,7 +18,7 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from labkit.rank.frames import MAIN, callers, hooks_for, is_learners, look, looking, stack
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 RUN = ("call_by_name", "run_awaiting")  # functions that run what the notebook has asked for

@@ -27,7 +27,7 @@ from torch.nn.parallel import distributed as ddp
 
 from labkit.floor import source_lines
 from labkit.rank.torch_internals import BETWEEN_RANKS, DISPATCHER, DTENSOR, FUNCTIONAL
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 
 def _of(module: str) -> str:

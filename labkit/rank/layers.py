@@ -17,7 +17,7 @@ from torch import nn
 
 from labkit.rank import backward_pass, stream
 from labkit.rank.nested import tensors
-from labkit.theory.record import Span
+from labkit.theory.log import Span
 
 Open = Callable[[str, str], Span | None]  # begins a span of this name and pass
 OURS = "labkit"  # marks a node of the graph that belongs to a layer

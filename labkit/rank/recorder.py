@@ -48,8 +48,8 @@ from labkit.rank.call_facts import begun, check_batch, facts, is_true, reduction
 from labkit.rank.cell_record import Cell, records
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, source_rank
+from labkit.theory.log import Op, is_cell
 from labkit.theory.primitives import PRIMITIVES
-from labkit.theory.record import Op, is_cell
 
 __all__ = ["begin", "end", "install", "keep_in_place", "paused", "records"]
 

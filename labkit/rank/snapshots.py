@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from labkit.rank.torch_internals import storage_behind, storage_id
-from labkit.theory.record import Buffer, View
+from labkit.theory.log import Buffer, View
 
 MOST = 64  # elements of a buffer
 BUFFERS = 32  # that are watched in one cell

@@ -21,7 +21,7 @@ from torch import nn
 from labkit.floor.errors import LabError
 from labkit.rank import backward_pass, cell_record, layers, stream
 from labkit.rank.torch_internals import backward_number
-from labkit.theory.record import Span
+from labkit.theory.log import Span
 
 __all__ = ["span"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import LabError
-from workbook.capstone import expected_mesh_price
+from workbook.capstone import mesh_price
 from workbook.tools import costs, plan, sharding
 from workbook.tools.plan import Mesh, Model
 
@@ -54,7 +54,7 @@ def test_states_without_embeddings_and_norms_are_what_the_exercise_asks_for(subt
         with subtests.test(mesh=mesh):
             share = 2**16 / mesh.data
             held = sum(plan.held(LLAMA, mesh, share).values())
-            rough = expected_mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
+            rough = mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
             assert held == pytest.approx(rough["memory"], rel=0.1)
             middle = mesh.pipe // 2 if mesh.pipe > 2 else 0
             sent = plan.sent(LLAMA, mesh, share, middle)
@@ -109,7 +109,7 @@ def test_the_plan_of_the_lesson_for_66_billion_parameters():
         assert plan.sent(LLAMA, its, tokens / 4, 0, sharding.MIXED)["tensor"] == pytest.approx(
             times * plan.all_reduced(one, its.tensor)
         )
-        takes = costs.predict("all_reduce", one, its.tensor, costs.H100).estimate
+        takes = costs.estimate("all_reduce", one, its.tensor, costs.H100)
         seconds[its.tensor] = (round(1e3 * takes, 2), times, round(times * takes, 1))
     assert seconds == {8: (0.61, 10_240, 6.3), 16: (0.77, 20_480, 15.8)}
     assert 6 * LLAMA.parameters * tokens / 64 / 400e12 == pytest.approx(33, abs=0.5)
