@@ -274,7 +274,7 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: flo
     def begun(*_: Any) -> Any:
         cell.ops.append(record)
         cell.made += 1
-        return record, None, "0", None
+        return record, None, None
 
     monkeypatch.setattr(recorder, "begun", begun)
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import struct
 import zlib
 from collections.abc import Callable, Mapping
 from time import monotonic, sleep  # by name: a cell that replaces time.monotonic does not replace this one
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -30,6 +31,12 @@ Put = TypeVar("Put")
 def look_up(store: dist.Store, keys: Mapping[int, str]) -> dict[int, bytes]:
     """Read those of these keys, by rank, that are in the store now."""
     return {i: store.get(key) for i, key in keys.items() if store.check([key])}
+
+
+def put_up(store: dist.Store, keys: Mapping[int, str], me: int, mine: Any) -> Callable[[], dict[int, Any]]:
+    """Put up a value in a store, as JSON, under this rank's key; return what reads those that are up, by rank."""
+    store.set(keys[me], json.dumps(mine))
+    return lambda: {r: json.loads(data) for r, data in look_up(store, keys).items()}
 
 
 def gathered(look: Callable[[], dict[int, Put]], n: int, least: float = 0.0) -> dict[int, Put]:

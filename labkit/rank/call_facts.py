@@ -13,7 +13,7 @@ from labkit.rank import backward_pass, guard
 from labkit.rank.cell_record import Cell
 from labkit.rank.consistency import whole
 from labkit.rank.frames import leading_here
-from labkit.rank.group_counters import Span
+from labkit.rank.group_counters import Recorded
 from labkit.rank.torch_internals import group_ranks
 from labkit.theory.log import Op
 
@@ -24,8 +24,8 @@ _dtypes: dict[Any, str] = {}  # their names
 
 def begun(
     cell: Cell, op: str, kind: str, what: Any, other: str, given: Callable[[str], Any]
-) -> tuple[Op, Any, str, Span] | None:
-    """Record a call: its record, group, group's name and span in the tally; None where torch will say what is wrong."""
+) -> tuple[Op, Any, Recorded] | None:
+    """Record a call: its record, its group, its place in the tally; None where torch will say what is wrong."""
     try:
         group: Any = given("group")
         if group is dist.GroupMember.NON_GROUP_MEMBER:  # it is not this rank's call
@@ -47,7 +47,7 @@ def begun(
         peer = ranks[inside]
     if peer is None and other and kind == "collective":
         peer = 0  # the root that torch and comms take where none is named
-    span = cell.tally.begun(group, name)
+    recorded = cell.tally.begun(group, name)
     at, function = where()
     record = Op(
         rank=cell.rank,
@@ -74,7 +74,7 @@ def begun(
             record.view = cell.snapshots.before(tensor, at, kind)
     cell.ops.append(record)
     cell.made += 1
-    return record, group, name, span
+    return record, group, recorded
 
 
 def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int | None) -> None:

@@ -8,13 +8,11 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
-from labkit.rank import agent, comms, recorder
+from labkit.rank import comms, recorder
 from labkit.rank.known_mistakes import everyones, name_it
 from labkit.rank.spans import span
 
-__all__ = [
-    "agent", "comms", "device", "dist", "everyones", "name_it", "rank", "recorder", "span", "torch", "world_size",
-]  # fmt: skip
+__all__ = ["comms", "device", "dist", "everyones", "name_it", "rank", "recorder", "span", "torch", "world_size"]
 
 rank: int
 world_size: int

@@ -47,8 +47,8 @@ class Cell:
     gpu: str = ""  # this rank's
 
     @property
-    def records(self) -> bool:
-        """Tell whether what any thread calls now is to be recorded."""
+    def recording(self) -> bool:
+        """Tell whether what any thread calls now is recorded."""
         return self.on and not self.paused
 
 

@@ -92,9 +92,8 @@ def agree(
 ) -> Agreement:
     """Exchange what the ranks are about to do; unless it fits, raise one and the same LabError on all.
 
-    The call and its options (src, dst, op) must be equal everywhere, and so must the attributes of the announcements
-    that `same` names, among the ranks that bring anything. `linear`: refuse an op that carries no gradient
-    where an input requires one.
+    The call and its options (src, dst, op) must be equal everywhere, and so must the attributes `same` of what ranks
+    bring. `linear`: refuse an op that carries no gradient where an input requires one.
     """
     ranks = members(group)
     agreed = Agreement(ranks, exchange(announced(call, parcel, group, **options), group))

@@ -56,12 +56,10 @@ looking = threading.Lock()  # held as long as the frames of another thread are
 
 
 def look(thread: int, at: Callable[[list[FrameType]], T]) -> T:
-    """Return what `at` finds in the frames of another thread, innermost first; they are held no longer than that.
-
-    Where that thread waits in a backward pass while autograd calls a hook on a thread of its own, the hook's frames
-    come before its own. As long as frames are held, so is every variable in them, also when the thread has left them
-    meanwhile. What counts memory, or lets go of some, waits for `looking`.
-    """
+    """Return what `at` finds in the frames of another thread, innermost first; they are held no longer than that."""
+    # Where that thread waits in a backward pass while autograd calls a hook on a thread of its own, the hook's frames
+    # come first. As long as frames are held, so is every variable in them, also when the thread has left them: what
+    # counts memory, or lets go of some, waits for `looking`.
     with looking:
         return at(_with_awaiting(_with_hooks(stack(thread))))
 

@@ -50,7 +50,7 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
 
 
 def finish(count: int) -> bool:
-    """Let go of both; tell whether this rank is in the lab's group. Groups are numbered from `count` now."""
+    """Undo `begin`, number groups from `count` again, and tell whether this rank is in the lab's group."""
     global _last_words
     subworld.destroy(count)
     if _last_words is not None:

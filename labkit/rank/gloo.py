@@ -1,20 +1,24 @@
-"""Tell from /proc how many of Gloo's threads are at work in this process: torch does not say it.
+"""Tell from /proc what Gloo's threads do in this process, which torch does not say, and let them wake late.
 
 A thread of Gloo lets go of a collective's tensors some time after the collective is done: for that it needs a
 processor, and Python's lock. A thread that has nothing to do waits for work without a time limit; all its other waits
-(for bytes, for Python's lock) have one.
+(for bytes, for Python's lock) have one. Those look up a hundred times a second, for nothing: what arrives wakes them.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
+import sys
 import threading
 from collections.abc import Sequence
 
 TASKS = "/proc/self/task"
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the call in which a thread waits for another one
 ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mutex; what of its argument says that
+PR_SET_TIMERSLACK = 29  # linux/prctl.h
+SLACK = 0.01  # seconds; a rank that leaves a group waits once so much longer for its thread
 
 
 def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
@@ -79,3 +83,9 @@ def _told(thread: str, what: str) -> str:
             return f.read()
     except (FileNotFoundError, ProcessLookupError):
         return ""
+
+
+def set_timer_slack(seconds: float) -> None:
+    """Let this thread, and those that it makes, sleep so much longer than they ask; 0 is as usual. Linux alone."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, ctypes.c_ulong(int(1e9 * seconds)), 0, 0, 0)

@@ -21,10 +21,9 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 
 from labkit.floor import pid_namespace, time_limits, timestamps
-from labkit.rank import guard, torch_internals
+from labkit.rank import gloo, guard, torch_internals
 from labkit.rank.peer_owner import accept_again, refuse_other_users, stop_accepting
 from labkit.rank.store import TCP, MeetingStore
-from labkit.rank.timer_slack import GLOO_SLACK, set_timer_slack
 from labkit.theory import gpu_sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
@@ -139,13 +138,7 @@ def choose_device(local: int, backend: str) -> torch.device:
 
 
 def abort() -> None:
-    """Shut Gloo's sockets between the ranks, so that a call blocked in Gloo raises at once; abort NCCL's communicators.
-
-    Only connected sockets that Gloo made for a group are shut: shutting a listening one kills the process, and the
-    engine's own connection to the notebook must live. NCCL's own sockets are left to NCCL: an abort ends its kernels,
-    and with them every call that waits for the GPU. A rank that still looks for the others, in `new_group` say, is
-    freed through the store where they meet.
-    """
+    """Shut Gloo's sockets between the ranks, so that a call blocked in Gloo raises; abort NCCL's communicators."""
     global _aborted_at
     if not aborted():
         _aborted_at = timestamps.now()
@@ -153,8 +146,10 @@ def abort() -> None:
 
 
 def _shut() -> None:
-    if _store is not None:
+    if _store is not None:  # a rank that still looks for the others there, in `new_group` say, is freed too
         _store.abort()
+    # Connected sockets of Gloo's alone: shutting a listening one kills the process, and the engine's own connection to
+    # the notebook must live. NCCL's are left to NCCL: an abort ends its kernels, and every call that waits for the GPU.
     for noted in noted_sockets():
         with contextlib.suppress(OSError), opened(noted) as s:  # it may be closed meanwhile, or shut by the other side
             s.shutdown(socket.SHUT_RDWR)
@@ -288,12 +283,12 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
                 accept_again(listener)
         lazy = os.environ.pop(LAZY, None)
         made = None
-        set_timer_slack(GLOO_SLACK)  # for Gloo's thread; this one has none from its first wait for another rank
+        gloo.set_timer_slack(gloo.SLACK)  # for Gloo's thread; this one has none from its first wait for another rank
         try:
             made = make_group(*args, **kwargs)
             return made
         finally:
-            set_timer_slack(0)
+            gloo.set_timer_slack(0)
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()

@@ -61,7 +61,7 @@ def _is_mixed(group: Any) -> bool:
 
 
 @dataclass(slots=True)
-class Span:
+class Recorded:
     """Calls of a group that are recorded: those behind its first counts, up to its last; None while one runs."""
 
     first: Counts
@@ -85,7 +85,7 @@ class Tally:
     def __init__(self) -> None:
         self.ranks: dict[str, tuple[int, ...]] = {}  # of every group that is known by its name
         self._mixed: set[str] = set()  # groups with Gloo and NCCL
-        self._spans: dict[str, list[Span]] = {}
+        self._recorded: dict[str, list[Recorded]] = {}
         self._began = self._now()
         self._ended: dict[str, Counts] | None = None
         self._left = False
@@ -107,21 +107,19 @@ class Tally:
             found[name] = _counts(group, name in self._mixed)
         return found
 
-    def begun(self, group: Any, name: str) -> Span:
+    def begun(self, group: Any, name: str) -> Recorded:
         """Count what a group counts from here on as recorded, until `done` is given what this returns."""
         first = _counts(group, name in self._mixed)
-        spans = self._spans.get(name)
-        if spans is None:
-            spans = self._spans[name] = []
-        elif spans[-1].last == first:
-            spans[-1].last = None
-            return spans[-1]
-        spans.append(Span(first))
-        return spans[-1]
+        recorded = self._recorded.setdefault(name, [])
+        if recorded and recorded[-1].last == first:
+            recorded[-1].last = None
+        else:
+            recorded.append(Recorded(first))
+        return recorded[-1]
 
-    def done(self, group: Any, name: str, span: Span) -> None:
+    def done(self, group: Any, name: str, calls: Recorded) -> None:
         """Count what the group counts from here on as not recorded any more."""
-        span.last = _counts(group, name in self._mixed) or None
+        calls.last = _counts(group, name in self._mixed) or None
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
@@ -131,7 +129,7 @@ class Tally:
             yield
         finally:
             for name, last in self._now().items():
-                self._spans.setdefault(name, []).append(Span(before.get(name, (0,) * len(last)), last))
+                self._recorded.setdefault(name, []).append(Recorded(before.get(name, (0,) * len(last)), last))
 
     def leave(self) -> None:
         """Note what a group has counted that is about to go."""
@@ -157,13 +155,13 @@ class Tally:
         """Count the calls that a group's backend has counted and that are not recorded."""
         reached = self._began[name][backend] if name in self._began else 0
         lacking = 0
-        for first, last in sorted(span.numbers(backend, until) for span in self._spans.get(name, ())):
+        for first, last in sorted(calls.numbers(backend, until) for calls in self._recorded.get(name, ())):
             lacking += max(0, first - reached)
             reached = max(reached, last)  # two threads may be in calls at once
         return lacking + max(0, until - reached)
 
     def _has(self, one: Noted) -> bool:
-        return any(span.has(one.backend, one.number) for span in self._spans.get(one.group, ()))
+        return any(calls.has(one.backend, one.number) for calls in self._recorded.get(one.group, ()))
 
 
 def noted(since: float, until: float, mixed: Collection[str] = (), wall: float | None = None) -> Iterator[Noted]:

@@ -7,7 +7,6 @@ from then on, and what they sum is silently wrong.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass
 import torch.distributed as dist
 
 from labkit.floor.words import alike, ranks
-from labkit.rank.board import gathered, look_up
+from labkit.rank.board import gathered, put_up
 from labkit.rank.frames import leading_here
 
 REMEDY = (
@@ -42,11 +41,12 @@ class Meant:
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> str:
     """Say in what the ranks disagree that have come to a group's name: which ranks they mean by it; "" for nothing."""
     mine = Meant(list(members), *_place())
-    store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
-    everyone = dist.get_world_size() if name.isdigit() else 1  # of one that is named by its ranks, they alone know
-    # Of two ranks at least one sees the other, since each puts up its own before it reads. The first one waits a moment
-    # for the others, so that all of them find it out, and none has done anything in its group meanwhile.
-    up = gathered(lambda: _up(store, name), everyone)
+    keys = {r: f"labkit-group/{name}/{r}" for r in range(dist.get_world_size())}
+    look = put_up(store, keys, dist.get_rank(), asdict(mine))
+    everyone = len(keys) if name.isdigit() else 1  # of one that is named by its ranks, they alone know
+    # The first rank waits a moment for the others, so that all of them find it out, and none has done anything in its
+    # group meanwhile.
+    up = {r: Meant(**meant) for r, meant in gathered(look, everyone).items()}
     return _disagreement(up, mine.cell) if any(meant.members != mine.members for meant in up.values()) else ""
 
 
@@ -54,15 +54,6 @@ def _disagreement(up: Mapping[int, Meant], cell: str) -> str:
     told = alike({r: meant.told(cell) for r, meant in up.items()})
     said = "; ".join(f"{ranks(rs)} {'makes' if len(rs) == 1 else 'make'} {text}" for text, rs in told.items())
     return f"Ranks make different groups: {said}. {REMEDY}"
-
-
-def _key(name: str, rank: int) -> str:
-    return f"labkit-group/{name}/{rank}"
-
-
-def _up(store: dist.Store, name: str) -> dict[int, Meant]:
-    there = look_up(store, {r: _key(name, r) for r in range(dist.get_world_size())})
-    return {r: Meant(**json.loads(text)) for r, text in there.items()}
 
 
 def _place() -> tuple[str, int]:

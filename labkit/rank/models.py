@@ -6,7 +6,6 @@ Torch names no parameter, and raises on some ranks only: the others wait in a br
 from __future__ import annotations
 
 import functools
-import json
 import sys
 from collections.abc import Callable, Container, Mapping
 from itertools import chain
@@ -17,7 +16,7 @@ import torch.distributed as dist
 
 from labkit.floor.errors import MismatchError
 from labkit.floor.words import alike, listed, ranks
-from labkit.rank.board import gathered, look_up
+from labkit.rank.board import gathered, put_up
 
 REMEDY = "Give DistributedDataParallel the same model on every rank."
 States = dict[str, str]  # what each parameter and buffer is, in the model's order
@@ -52,14 +51,9 @@ def _told(x: torch.Tensor) -> str:
 def compare(store: dist.Store, key: str, me: int, members: list[int], mine: States) -> None:
     """Raise where a rank of the group that has come to this key has another model; wait for no rank."""
     keys = {r: f"labkit-model/{key}/{i}" for i, r in enumerate(members)}
-
-    def up() -> dict[int, States]:
-        return {r: json.loads(text) for r, text in look_up(store, keys).items()}
-
-    # Of two ranks at least one sees the other, since each puts up its own before it reads.
-    store.set(keys[members[me]], json.dumps(mine))
-    if any(list(theirs.items()) != list(mine.items()) for theirs in up().values()):
-        raise MismatchError(f"Ranks make different models: {disagreement(gathered(up, len(members)))}. {REMEDY}")
+    look = put_up(store, keys, members[me], mine)
+    if any(list(theirs.items()) != list(mine.items()) for theirs in look().values()):
+        raise MismatchError(f"Ranks make different models: {disagreement(gathered(look, len(members)))}. {REMEDY}")
 
 
 def disagreement(models: Mapping[int, States]) -> str:

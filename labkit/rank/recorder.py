@@ -67,7 +67,6 @@ NEW_GROUP = inspect.signature(dist.new_group)  # before it is wrapped
 # Where comms' own functions tell one another what will come: no part of what travels.
 HEADERS = {objects.exchange.__code__, comms.send.__code__, comms.recv.__code__}
 
-
 _space: dict[str, Any] = {}  # the learner's variables
 _inside = threading.local()
 _wrapped: list[tuple[Any, str, Callable[..., Any], Callable[..., Any]]] = []  # where, its name, torch's, ours
@@ -202,9 +201,9 @@ def _recording(
                 whole.bytes = size + (whole.bytes or 0)  # an object's are those of what carries it
             return function(*args, **kwargs)
         cell = cell_record.current
-        if not cell.records or (noted := begun(cell, op, kind, given(what), other, given)) is None:
+        if not cell.recording or (noted := begun(cell, op, kind, given(what), other, given)) is None:
             return function(*args, **kwargs)
-        record, group, name, span = noted
+        record, group, counted = noted
         if (batch := getattr(_inside, "batch", None)) is not None:
             batch.append(record)
             record.batch = True
@@ -229,7 +228,7 @@ def _recording(
         finally:
             _inside.call = False
             _inside.whole = None
-            cell.tally.done(group, name, span)
+            cell.tally.done(group, record.group, counted)
         record.left = time.perf_counter()
         stream.mark_end(record)
         _done(cell, record, result)
@@ -244,7 +243,7 @@ def _batching(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def batched(*args: Any, **kwargs: Any) -> Any:
         cell = cell_record.current
-        if not cell.records or getattr(_inside, "call", False):
+        if not cell.recording or getattr(_inside, "call", False):
             return function(*args, **kwargs)
         check_batch(*args, **kwargs)
         _inside.batch = []
@@ -334,7 +333,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
 def _passing() -> backward_pass.Pass | None:
     """Note that a backward pass begins, and in which line: autograd may work for it on a thread of its own."""
     cell = cell_record.current
-    if not cell.records:
+    if not cell.recording:
         return None
     began = backward_pass.Pass(where(), time.perf_counter())
     cell.passes.append(began)

@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -99,11 +99,6 @@ def _go_to(directory: str) -> None:
         os.chdir(directory)
 
 
-def _set_environment(values: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(values)
-
-
 KEPT = object()  # a setting that stays as it is found
 # That torch will call a function by another name is nothing that the learner's function prints.
 QUIET = [("ignore", None, FutureWarning, None, 0), *warnings.filters]
@@ -126,7 +121,7 @@ SETTINGS: tuple[Setting, ...] = (
     (_alarm, _set_alarm, KEPT),
     (lambda: dict(PRINT_OPTIONS), PRINT_OPTIONS.update, KEPT),
     (np.geterr, lambda said: np.seterr(**said), KEPT),
-    (lambda: dict(os.environ), _set_environment, KEPT),
+    (lambda: dict(os.environ), lambda said: _refill(os.environ, said), KEPT),
     (_directory, _go_to, KEPT),
     (lambda: list(warnings.filters), lambda said: warnings.filters.__setitem__(slice(None), said), QUIET),  # type: ignore[index]
     (sys.gettrace, sys.settrace, KEPT),
@@ -145,6 +140,6 @@ def _put_back(read: Callable[[], Any], write: Callable[[Any], Any], before: Any)
             write(before)
 
 
-def _refill(hooks: dict[Any, Any], before: dict[Any, Any]) -> None:
-    hooks.clear()
-    hooks.update(before)
+def _refill(mapping: MutableMapping[Any, Any], before: Mapping[Any, Any]) -> None:
+    mapping.clear()
+    mapping.update(before)

@@ -43,7 +43,7 @@ def _begin(name: str, of: str) -> Span | None:
     """Begin a span, if a cell runs that is recorded."""
     global _used
     cell = cell_record.current
-    if not cell.records:
+    if not cell.recording:
         return None
     _used = True
     span = Span(cell.rank, name, of, time.perf_counter())
@@ -107,7 +107,7 @@ class Spans:
         """
         if not isinstance(model, nn.Module):
             raise LabError(f"span.layers watches a model, and this is a {type(model).__name__}. Give it the nn.Module.")
-        return layers.watched(model, _begin) if cell_record.current.records else contextlib.nullcontext()
+        return layers.watched(model, _begin) if cell_record.current.recording else contextlib.nullcontext()
 
     def __repr__(self) -> str:
         return 'span: with span("backward"): … records what a rank computes, and lab.last.timeline() draws it'

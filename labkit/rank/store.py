@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import torch.distributed as dist
 
 from labkit.floor import time_limits
-from labkit.rank.timer_slack import set_timer_slack
+from labkit.rank.gloo import set_timer_slack
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"
