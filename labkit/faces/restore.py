@@ -62,7 +62,7 @@ class PutBack(Box):
         # Running the cell with this button has changed the page, so that it cannot be saved yet.
         if self._unsaved and self._version() == self._unsaved:
             raise LabError("Save this notebook first (Ctrl+S), then put it back: only what is saved can be kept.")
-        said = my_notebooks.said(*my_notebooks.put_back(self._folder, self._name))
+        said = my_notebooks.put_back(self._folder, self._name)
         where = "This page still shows yours:" if self._open_here else "If it is open,"
         told = f"{said} {where} {my_notebooks.RELOAD}"
         self._close(told)

@@ -153,4 +153,4 @@ def mark(ax: Axes, x: float, y: float, nth: int, fill: str, edge: float) -> None
         "markeredgewidth": edge,
         "zorder": 4,
     }
-    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], **look)
+    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], markersize=6, zorder=4, **look)

@@ -11,7 +11,7 @@ import numpy as np
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed, nbytes
 from labkit.plot import bars
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 
 
 class Bars(EachRank):

@@ -9,7 +9,7 @@ from typing import Any
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
 from labkit.plot import histogram
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
 

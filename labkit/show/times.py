@@ -10,7 +10,7 @@ from typing import Any
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, seconds
 from labkit.plot import times
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 
 
 class Times(EachRank):
