@@ -30,11 +30,6 @@ class Leaf:
     text: str = ""
     hint: str = ""  # what the others hold; empty where the leaf does not stand out
 
-    @property
-    def is_number(self) -> bool:
-        """Whether it goes to the right of its column."""
-        return isinstance(self.value, (int, float)) or self.value in ("nan", "inf", "-inf")
-
 
 Piece = str | Leaf
 Rows = dict[int, list[Piece]]
@@ -192,5 +187,6 @@ def _distinct(values: dict[int, Any]) -> dict[int, str]:
 def _padded(piece: Piece, widths: dict[Path, int]) -> list[Piece]:
     if isinstance(piece, str):
         return [piece] if piece else []
-    space = " " * (widths[piece.column] - len(piece.text)) if piece.is_number else ""
+    is_number = isinstance(piece.value, (int, float)) or piece.value in ("nan", "inf", "-inf")
+    space = " " * (widths[piece.column] - len(piece.text)) if is_number else ""
     return [space, piece] if space else [piece]

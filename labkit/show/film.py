@@ -29,14 +29,10 @@ class Film:
     def __init__(self, record: Record, marks: Mapping[int, str] | None = None, replay: Replay | None = None) -> None:
         self.record = record
         self.replay = replay or Replay(record)
+        self.count = len(self.replay.steps)
         self.marks = dict(marks or {})
         self.slots = _aligned(self.replay)
         self._drawn: dict[int, bytes] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of rounds."""
-        return len(self.replay.steps)
 
     # -- words ----------------------------------------------------------------------------------------------------
 

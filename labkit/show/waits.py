@@ -57,14 +57,9 @@ class Waits(Story, Picture):
         return {r: lines for r, lines in found.items() if lines}
 
     @property
-    def title(self) -> str:
-        """The point in time that is shown, in words."""
-        return title(self)
-
-    @property
     def alt(self) -> str:
         """The picture in words."""
-        return " ".join([f"Wait-for graph of {self.record.n} ranks. {self.title}.", *self.says])
+        return " ".join([f"Wait-for graph of {self.record.n} ranks. {title(self)}.", *self.says])
 
     def __repr__(self) -> str:
         told = [line for rs, lines in self._told() for line in (f"{rs}:", *(f"    {line}" for line in lines))]
@@ -85,7 +80,7 @@ class Waits(Story, Picture):
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
-        return picture.draw(picture.Graph(self.title, nodes, self.arrows, cycles, notes))
+        return picture.draw(picture.Graph(title(self), nodes, self.arrows, cycles, notes))
 
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""
