@@ -81,7 +81,7 @@ def wire_of(n: int, unit: str = "MiB") -> wire.Drawing:
 def late_of(n: int) -> bytes:
     calls = ["dist.barrier()", "dist.reduce_scatter_tensor(shard, torch.cat(chunks), op=dist.ReduceOp.AVG, group=g)"]
     rows = [(call, [("late", "waits", "goes on", "")[(r + i) % 4] for r in range(n)]) for i, call in enumerate(calls)]
-    return svg.svg(late.draw(late.axes(rows, n), rows, 1))
+    return svg.svg(late.draw(rows, n, 1))
 
 
 def sweep_of() -> bytes:
@@ -90,7 +90,7 @@ def sweep_of() -> bytes:
     rates = [s / t / 1e9 for s, (_, t, _) in zip(sizes, times, strict=True)]
     title = "reduce_scatter_tensor, bfloat16: NCCL, 16 ranks, NVIDIA H100 80GB HBM3, on 2 hosts of 8"
     curves = sweep.Curves(title, sizes, times, rates, [9.0] * len(sizes), 5e-5, 3e-10, 1.75)
-    return svg.svg(sweep.draw(sweep.axes(), curves))
+    return svg.svg(sweep.draw(curves))
 
 
 def curves_of(n: int, panels: int) -> Curves:

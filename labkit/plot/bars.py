@@ -30,6 +30,7 @@ LOOKS = (
     (PAGE, "xx", INK),
     (EDGE, "", INK),
     (PAGE, "---", INK),
+    (PAGE, "||||", INK),
 )
 MARK = (0, (4, 2.5))  # the dashes of a formula
 

@@ -28,7 +28,8 @@ from labkit.plot.rows import (
 from labkit.plot.sheet import BLACK, WHITE, Align, Scale, chip, clock, extent, in_lines, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
 from labkit.plot.timeline import HATCHES, WORDS, could_leave, message
-from labkit.theory.record import Record, Span
+from labkit.theory.log import Span
+from labkit.theory.record import Record
 
 # Greys, for colours mean ranks.
 PASSES = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "": (PAGE, "")}

@@ -9,8 +9,9 @@ from itertools import pairwise
 
 from labkit.floor.words import nbytes
 from labkit.plot.sheet import Scale, extent
+from labkit.theory.log import Op, Span
 from labkit.theory.overlap import Interval, Overlap, common, computing, end, overlaps, standing, under_way
-from labkit.theory.record import Op, Record, Span, Wait
+from labkit.theory.record import Record, Wait
 
 WIDE, LEFT, RIGHT = 19.0, 2.5, 0.35
 BOX, STRIP = 0.42, 0.11  # heights of a span, and of the line where a rank stands

@@ -11,7 +11,8 @@ from matplotlib.patches import Circle, Polygon, Rectangle
 from labkit.floor.words import seconds
 from labkit.plot.sheet import Scale, chip, clock, extent, sheet, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
-from labkit.theory.record import Meeting, Message, Op, Record, place
+from labkit.theory.log import Op, place
+from labkit.theory.record import Meeting, Message, Record
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
 KINDS = {"send": ("#56606b", "sends"), "recv": ("#b4bec8", "receives"), "collective": ("#868c94", "collectives")}

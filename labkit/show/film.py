@@ -11,7 +11,8 @@ from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
-from labkit.theory.record import Message, Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Message, Record
 from labkit.theory.replay import Element, Replay
 
 MOST = 12  # chunks of a buffer that are drawn; more are drawn as one

@@ -11,8 +11,9 @@ from labkit.floor.words import seconds
 from labkit.outcome.text import merge
 from labkit.plot import gantt as plot
 from labkit.show.picture import Picture
+from labkit.theory.log import Span
 from labkit.theory.overlap import common, computing
-from labkit.theory.record import Record, Span
+from labkit.theory.record import Record
 
 KINDS = {"forward": "F", "backward": "B", "weights": "W"}
 LETTERS = "abcdefghijklmnop"  # of chunks

@@ -11,8 +11,9 @@ from labkit.outcome.text import merge
 from labkit.plot import lanes, timeline
 from labkit.show import gantt
 from labkit.show.picture import Picture
+from labkit.theory.log import Op, Span
 from labkit.theory.overlap import Overlap, overlaps
-from labkit.theory.record import Meeting, Op, Record, Span, Wait, read
+from labkit.theory.record import Meeting, Record, Wait, read
 
 TOLD = 8  # waits in words; the picture shows the others
 NOTABLE = 0.02  # of the whole time; shorter waits are not told

@@ -14,7 +14,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size

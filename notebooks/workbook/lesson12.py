@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls, Once
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, name_it, rank, recorder, torch, world_size

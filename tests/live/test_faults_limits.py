@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 import secrets
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from tests.live.processes import eventually
 
 ALIVE = "%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nprint(int(x))"
 SUM = "%%px\ndef my_sum(x):\n    dist.all_reduce(x)\n    return x"
+FEW_FILES = """import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))"""
 CHECK = "lab.check('my_sum', means='all_reduce')"
 
 
@@ -104,13 +105,8 @@ def test_a_cell_that_wants_more_than_there_may_be_is_told_the_limit_and_the_next
         assert eventually(lambda: notebook.run(ALIVE).stdout.endswith("ranks 0, 1 │ 2\n"))
 
 
-def test_a_lab_starts_where_a_process_begins_with_few_open_files_and_may_have_more():
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limits[1]))
-    try:
-        notebook = Notebook()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-    with notebook:
+def test_a_lab_starts_where_a_process_may_have_few_open_files_until_it_raises_that_limit():
+    with Notebook() as notebook:
+        notebook.value(FEW_FILES)
         notebook.value("from labkit import start\nlab = start(4, timeout=2)")
         assert notebook.run(ALIVE).stdout == "ranks 0–3 │ 4\n"
