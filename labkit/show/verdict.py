@@ -148,17 +148,16 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
     given = [_given(f, r, out, start) for r, out in enumerate(outs)]
     should = [meaning.row(w, _plain, start, EMPTY, outs[r]) for r, w in enumerate(f.want)]
     titles = ["input", f"{exercise.name} gives", "it should give"]
+    columns = [meaning.before(f.case), given, should]
     if f.gradient or f.kept:
-        titles = ["input", f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"]
-        columns = [meaning.before(f.case), given, should]
+        titles[1:] = f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
         first = start if alike else 0
         looks = [lambda _i, _v, text, r=r: Tile(text, shares=((r, 1),)) for r in range(len(f.case.xs))]
-        brought = [[flat(meaning.row(x, looks[r], first, EMPTY))] for r, x in enumerate(f.case.xs)]
-        columns = [brought, given, should]
+        columns[0] = [[flat(meaning.row(x, looks[r], first, EMPTY))] for r, x in enumerate(f.case.xs)]
     else:
-        columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want, outs)]
+        columns[2] = meaning.after(exercise.means, f.case, f.want, outs)
     called = [f"Called with {options(f.case)}."] if f.case.options and not f.case.size else []
     notes = [*called, *meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
     return Drawing(titles, columns, notes=notes)

@@ -23,9 +23,9 @@ class Wire(Picture):
     """Bytes from each rank (row) to each other one (column); it displays itself as a matrix and as arrows.
 
     `matrix[src][dst]` and `sent[r]`, `received[r]` are bytes as the kernel counted them, the group's own headers
-    included; None where they were not counted, and `why` says why. Then `sent` may be of the GPUs' own counters; `total`
-    is its sum. `textbook[src][dst]` is what the textbook has for the recorded calls, None where it has no figure;
-    `form` names the pattern, "a ring, each rank to the next one", or is empty; `notes` say the rest.
+    included; None where they were not counted, and `why` says why. Then `sent` may be of the GPUs' own counters.
+    `total` is its sum. `textbook[src][dst]` is what the textbook has for the recorded calls, None where it has no
+    figure; `form` names the pattern, "a ring, each rank to the next one", or is empty; `notes` say the rest.
     """
 
     def __init__(self, counted: Counted, told: Sequence[dict[str, Any] | None]) -> None:
