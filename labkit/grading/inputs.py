@@ -6,7 +6,7 @@ Arrays become tensors on the ranks. Deterministic. Imports neither torch nor a c
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
@@ -115,6 +115,13 @@ def draws(n: int, sizes: int | Sequence[int], dtype: str = "float32", seed: int 
     return [rng.integers(-50, 51, size).astype(dtype) for size in each]
 
 
+def normals(
+    n: int, rng: np.random.Generator, shapes: Iterable[Any], dtype: str = "float32"
+) -> list[tuple[np.ndarray, ...]]:
+    """Draw from a normal distribution: for each rank a tuple of arrays of these shapes."""
+    return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
+
+
 def vectors(n: int) -> list[Case]:
     """Make flat buffers of one size on all ranks: sizes that n divides and others, one, none, several dtypes.
 
@@ -184,6 +191,15 @@ def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> C
 def nothing(n: int) -> list[Case]:
     """Make a case without an argument: what counts is which rank it is."""
     return [Case([()] * n)]
+
+
+def options(names: str, *rows: Sequence[Any]) -> Callable[[int], list[Case]]:
+    """Make cases without an argument: a row is what is special about one, and its options in the order of their names.
+
+    >>> options("rows data", ("two copies", 64, 2), ("no copies", 64, 1))(2)[0]
+    Case(xs=[(), ()], about='two copies', options={'rows': 64, 'data': 2}, dtype='')
+    """
+    return lambda n: [Case([()] * n, row[0], dict(zip(names.split(), row[1:], strict=True))) for row in rows]
 
 
 def arrays(x: Any) -> list[np.ndarray]:

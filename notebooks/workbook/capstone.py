@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.tools.plan import CUT, REDUCED, WHOLE, all_reduced
+from labkit.grading.inputs import options
+from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
@@ -17,55 +19,32 @@ if TYPE_CHECKING:
 Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([16, seed, n])
-
-
 def pairs(n: int) -> list[tuple[int, int]]:
     """Return the two-dimensional meshes of n ranks, first those that tell the dimensions apart."""
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
 
 
-def expected_mesh_price(
-    parameters: float, layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int
-) -> dict[str, float]:
-    """Work out what the exercise of this name asks for: `tools.plan` without embeddings, norms and output."""
-    mine, share = parameters / tensor / pipe, tokens / data
-    kept = share * layers / pipe * (WHOLE + CUT / tensor) * width
-    passed = 4 * share * width
-    return {
-        "memory": 16 * mine + 4 * kept,
-        "data": all_reduced(4 * mine, data),
-        "tensor": layers / pipe * REDUCED * all_reduced(passed, tensor),
-        "pipe": min(pipe - 1, 2) * passed,
-    }
-
-
 def _plans(n: int) -> list[Case]:
-    def case(about: str, *numbers: float) -> Case:
-        names = ("parameters", "layers", "width", "tokens", "data", "tensor", "pipe")
-        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
-
     tiny = (53_476, 4, 32, 768)
-    return {
-        2: [case("data 2", *tiny, 2, 1, 1), case("tensor 2", *tiny, 1, 2, 1), case("pipe 2", *tiny, 1, 1, 2)],
-        3: [
-            case("data 3", *tiny, 3, 1, 1),
-            case("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
-            case("one rank", *tiny, 1, 1, 1),
-        ],
-        4: [
-            case("data 2, tensor 2", *tiny, 2, 2, 1),
-            case("data 2, pipe 2", *tiny, 2, 1, 2),
-            case("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
-        ],
-    }[n]
+    of = {
+        2: (("data 2", *tiny, 2, 1, 1), ("tensor 2", *tiny, 1, 2, 1), ("pipe 2", *tiny, 1, 1, 2)),
+        3: (
+            ("data 3", *tiny, 3, 1, 1),
+            ("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
+            ("one rank", *tiny, 1, 1, 1),
+        ),
+        4: (
+            ("data 2, tensor 2", *tiny, 2, 2, 1),
+            ("data 2, pipe 2", *tiny, 2, 1, 2),
+            ("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
+        ),
+    }
+    return options("parameters layers width tokens data tensor pipe", *of[n])(n)
 
 
 @exercise(
     "What a mesh holds and sends",
-    lambda xs, **mesh: [expected_mesh_price(**mesh)] * len(xs),
+    lambda xs, **mesh: [mesh_price(**mesh)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_plans,
@@ -137,21 +116,19 @@ def _shapes(n: int) -> list[Case]:
 # Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
 # compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
-    new_group, calls = dist.new_group, []
+    calls, well = [], True
 
     def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
         assert not use_local_synchronization, "leave use_local_synchronization out: here every rank makes every group."
         calls.append(sorted(ranks) if ranks is not None else list(range(world_size)))
 
-    dist.new_group, well = rehearsed, True
-    try:
-        make_groups(dict(shape))
-    except AssertionError:
-        raise
-    except Exception:
-        well = False
-    finally:
-        dist.new_group = new_group
+    with patch.object(dist, "new_group", rehearsed):
+        try:
+            make_groups(dict(shape))
+        except AssertionError:
+            raise
+        except Exception:
+            well = False
     told = everyones((well, calls))
     for r, (its_well, its_calls) in enumerate(told):
         if told[0][0] and its_well and its_calls != told[0][1]:
@@ -219,11 +196,8 @@ def make_groups(shape):
 
 def meshed(shape):
     """Make the groups of a mesh of this shape; return those of this rank along data and along its team."""
-    table, groups = torch.arange(world_size).view(*shape), []
-    for ranks in (table.T, table):
-        made = [(dist.new_group(row), row) for row in ranks.tolist()]
-        groups.append(next(group for group, row in made if rank in row))
-    return groups
+    table = torch.arange(world_size).view(*shape)
+    return my_group(table.T.tolist()), my_group(table.tolist())
 
 
 LR, STEPS = 0.1, 2
@@ -243,7 +217,7 @@ def _stepped(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
 
 
 def _batches(n: int) -> list[Case]:
-    rng, cases = normal(n, 2), []
+    rng, cases = np.random.default_rng([16, 2, n]), []
 
     def case(
         mesh: tuple[int, int], inputs: np.ndarray, targets: np.ndarray, weights: np.ndarray, more: str = ""

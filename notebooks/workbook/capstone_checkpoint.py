@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from workbook.capstone import meshed, pairs
-from workbook.lesson13e import a_folder
+from workbook.harnesses import in_a_folder
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, rank, recorder, torch
@@ -68,11 +67,11 @@ def states(step, copy, part):
 
 
 # All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
-def run_save_mesh(save_mesh, step, shape):
+@in_a_folder
+def run_save_mesh(save_mesh, step, shape, folder):
     with recorder.paused():
         data, team = meshed(shape)
         copy, part = dist.get_rank(data), dist.get_rank(team)
-        folder = a_folder()
         model, optimizer, reader = states(step, copy, part)
     here, said, written = os.path.join(folder, f"step-{step}"), [], []
     mark = os.path.join(here, "complete")
@@ -104,8 +103,6 @@ def run_save_mesh(save_mesh, step, shape):
     found = {what: torch.load(os.path.join(here, name)) if name in there else None for what, name in mine.items()}
     with recorder.paused():
         dist.barrier()
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
     for _, faults in told:
         assert not faults, faults[0]
     assert not set(wanted) - set(there), f"there is no {sorted(set(wanted) - set(there))[0]} in step-{step}."
@@ -169,11 +166,11 @@ def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
     return found
 
 
-def run_load_mesh(load_mesh, whole, broken, shape):
+@in_a_folder
+def run_load_mesh(load_mesh, whole, broken, shape, folder):
     with recorder.paused():
         data, team = meshed(shape)
         copy, part = dist.get_rank(data), dist.get_rank(team)
-        folder = a_folder()
     if rank == 0:
         for step in (*whole, *broken):
             here = os.path.join(folder, f"step-{step}")
@@ -195,8 +192,6 @@ def run_load_mesh(load_mesh, whole, broken, shape):
         failed = error
     with recorder.paused():
         dist.barrier()
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
     if failed:
         raise failed
     return {

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Least, exercise
-from labkit.grading.inputs import Case, counting
+from labkit.grading.inputs import Case, counting, normals
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
+from workbook.harnesses import with_gradients
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, torch, world_size
+    from labkit.rank.cell_names import dist, world_size
 
 TINY = ((36, 8), (120, 64), (120,), (36, 120), (36,))  # the parameters of `tiny.Model`
 
@@ -25,25 +26,13 @@ def _means(xs: Sequence[Any]) -> list[Any]:
 
 def _gradients(n: int) -> list[Case]:
     rng = np.random.default_rng(n)
-
-    def drawn(shapes: Sequence[tuple[int, ...]], dtype: str) -> list[Any]:
-        return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
-
     return [
         Case([(x,) for x in counting(n, 3)], "one parameter"),
         Case([(x, 100 + x[:2]) for x in counting(n, 4)], "two parameters"),
         Case([(np.array(float(n * (r == 0)), dtype="float32"),) for r in range(n)], "only rank 0's gradient is not 0"),
-        Case(drawn(((2, 3), (3,)), "float64"), "float64"),
-        Case(drawn(TINY, "float32"), "the size of the language model"),
+        Case(normals(n, rng, ((2, 3), (3,)), "float64"), "float64"),
+        Case(normals(n, rng, TINY), "the size of the language model"),
     ]
-
-
-def with_gradients(*grads):
-    """Build a model that has these gradients, and ones for weights."""
-    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
-    for p, g in zip(model, grads):
-        p.grad = g.clone()
-    return (model,)
 
 
 def gradients_of(out, model, *_):
@@ -59,7 +48,7 @@ def gradients_of(out, model, *_):
     inputs=_gradients,
     picture=lambda: [(x,) for x in counting(4, 3)],
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: 0),
-    setup=with_gradients,
+    setup=lambda *grads: (with_gradients(*grads),),
     collect=gradients_of,
 )
 def average_gradients(model):

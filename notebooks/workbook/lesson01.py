@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Least, exercise
-from labkit.grading.inputs import Case, counting, vectors
+from labkit.grading.inputs import Case, counting, normals, vectors
 from labkit.grading.prediction import SEEN, ask
-from workbook.lesson00 import gradients_of, with_gradients
+from workbook.harnesses import as_many_groups, my_group, with_gradients
+from workbook.lesson00 import gradients_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _teams(n: int, split: int | None) -> list[range]:
@@ -28,8 +29,7 @@ def _team_means(xs: Sequence[Any], split: int | None = None) -> list[Any]:
 
 
 def _team_gradients(n: int) -> list[Case]:
-    rng = np.random.default_rng(n)
-    drawn = [tuple(rng.normal(size=shape).astype("float32") for shape in ((4, 3), (4,), (2, 4))) for _ in range(n)]
+    drawn = normals(n, np.random.default_rng(n), ((4, 3), (4,), (2, 4)))
     half = {"split": n // 2}
     return [
         Case([(x,) for x in counting(n, 3)], "one parameter", half),
@@ -41,8 +41,7 @@ def _team_gradients(n: int) -> list[Case]:
 
 def _team(split):
     """Make both teams on every rank, those below `split` and the others; return this rank's."""
-    lower, upper = (dist.new_group(list(part)) for part in (range(split), range(split, world_size)))
-    return lower if rank < split else upper
+    return my_group([range(split), range(split, world_size)])
 
 
 @exercise(
@@ -54,7 +53,7 @@ def _team(split):
     picture=lambda: [(x,) for x in counting(4, 3)],
     # One team is a single rank, which needs nobody; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
-    setup=lambda *grads, split: (*with_gradients(*grads), _team(split)),
+    setup=lambda *grads, split: (with_gradients(*grads), _team(split)),
     collect=gradients_of,
 )
 def average_in_team(model, team):
@@ -128,12 +127,6 @@ def from_member(x, team, member):
     return got
 
 
-def _as_many_groups(sums, x):
-    made = everyones(dist.distributed_c10d._world.group_count)
-    assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
-    return sums
-
-
 def broken_two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
     of_leaders, of_all = x.clone(), x.clone()
@@ -157,7 +150,7 @@ def broken_two_sums(x):
     keeps_input=True,
     least=Least(memory=lambda n, S: 2 * S),
     specimen=broken_two_sums,
-    collect=_as_many_groups,
+    collect=as_many_groups,
 )
 def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all.

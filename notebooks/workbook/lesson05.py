@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import time
 from typing import TYPE_CHECKING
 from unittest.mock import patch
@@ -14,9 +12,10 @@ import numpy as np
 from labkit.grading.exercise import Budget, Least, exercise
 from labkit.grading.inputs import Case, counting, draws
 from labkit.grading.promises import Calls
+from workbook.harnesses import calls, in_a_folder
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
 
 
 def _tensors(n: int) -> list[Case]:
@@ -30,13 +29,10 @@ def _is_model(file):
 # Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
 # So is who leaves the file out and sends x instead, and who sleeps, or looks for the file, and hears from nobody.
 # Where a load finds no file, the folder "saved" tells whether there was one, until rank 0 is through and all is gone.
-def run_save_then_load(save_then_load, x):
-    folder = everyones(tempfile.mkdtemp() if rank == 0 else "")[0]
+@in_a_folder
+def run_save_then_load(save_then_load, x, folder):
     saved = os.path.join(folder, "saved")
     save, load, loads, removed = torch.save, torch.load, [], []
-
-    def calls():
-        return len(recorder.records()["ops"])
 
     def slow_save(obj, file, *args, **kwargs):
         time.sleep(0.3)
@@ -64,21 +60,17 @@ def run_save_then_load(save_then_load, x):
         return removing
 
     watching = patch.multiple(os, remove=watched(os.remove), unlink=watched(os.unlink))
-    try:
-        with patch.multiple(torch, save=slow_save, load=slow_load), watching:
-            result = save_then_load(x, os.path.join(folder, "model.pt"))
-        assert loads, "it never calls torch.load"
-        assert rank == 0 or loads[0] > 0, (
-            "it loads, and has not heard from rank 0: a sleep may be too short, and a file is there before it is whole"
-        )
-        assert rank == 0 or calls() > loads[-1], (
-            "it meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
-        )
-        assert rank != 0 or removed, "it does not remove the file, and rank 0 should"
-        return result
-    finally:
-        if rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
+    with patch.multiple(torch, save=slow_save, load=slow_load), watching:
+        result = save_then_load(x, os.path.join(folder, "model.pt"))
+    assert loads, "it never calls torch.load"
+    assert rank == 0 or loads[0] > 0, (
+        "it loads, and has not heard from rank 0: a sleep may be too short, and a file is there before it is whole"
+    )
+    assert rank == 0 or calls() > loads[-1], (
+        "it meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
+    )
+    assert rank != 0 or removed, "it does not remove the file, and rank 0 should"
+    return result
 
 
 def broken_save_then_load(x, path):
@@ -207,13 +199,13 @@ def bench_by_hand(work, clock, repeat):
 
 # Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told,
 # unless by a second call, which is one too many, the others may wait for the file.
-def run_tell_when_saved(tell_when_saved, x):
-    folder = tempfile.mkdtemp() if rank == 0 else None
+@in_a_folder
+def run_tell_when_saved(tell_when_saved, x, folder):
     save, load, loads, early = torch.save, torch.load, [], []
 
     def slow_save(obj, file, *args, **kwargs):
         if _is_model(file):
-            early.extend(recorder.records()["ops"])
+            early.append(calls())
             time.sleep(0.2)
         return save(obj, file, *args, **kwargs)
 
@@ -225,14 +217,12 @@ def run_tell_when_saved(tell_when_saved, x):
         with patch.multiple(torch, save=slow_save, load=counted_load):
             result = tell_when_saved(x, os.path.join(folder, "model.pt") if rank == 0 else None)
         assert loads, "it never calls torch.load"
-        assert rank != 0 or not early or len(recorder.records()["ops"]) > 1, (
+        assert rank != 0 or not any(early) or calls() > 1, (
             "it tells the path before it has saved: a rank that sleeps or looks for the file may still read half of it"
         )
         return result
     finally:
         everyones(None)
-        if rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @exercise(

@@ -100,19 +100,9 @@ def ring_time(nbytes, n, alpha, beta):
     return 2 * (n - 1) * (alpha + beta * nbytes / n)
 
 
-def _best(nbytes: float, backward: float, price: float, per_byte: float) -> int:
-    def end(k: int) -> float:
-        done = 0.0
-        for i in range(1, k + 1):
-            done = max(done, backward * i / k) + price + nbytes / k * per_byte
-        return done
-
-    return min(range(1, 65), key=end)
-
-
 @exercise(
     "How many buckets?",
-    lambda xs: [_best(*x) for x in xs],
+    lambda xs: [best_buckets(*x) for x in xs],
     minutes=12,
     difficulty=2,
     inputs=_dealt(

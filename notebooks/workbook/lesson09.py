@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting
 from labkit.theory.log import Log
+from workbook.harnesses import calls, in_a_folder
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
@@ -57,8 +56,6 @@ def _copies(n: int) -> list[Case]:
     ]
 
 
-# A model of these parameters and buffers, whose gradients are known; what it holds after `data_parallel`, and the
-# gradients after each backward pass.
 def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
     """Return what a model of these parameters and buffers holds, and its gradients after each backward pass."""
     everyone = everyones((params, buffers, grads))
@@ -172,9 +169,9 @@ def _ready(n: int) -> list[Case]:
 
 
 def _gradients_and_sizes(sizes, grads, cap):
-    calls = len(recorder.records()["ops"])
+    made = calls()
     assert isinstance(sizes, list), "it returns no list: return the bytes of each bucket"
-    assert calls == len(sizes), f"it communicates {calls} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
+    assert made == len(sizes), f"it communicates {made} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
     return {"gradients": grads, "sizes": sizes}
 
 
@@ -238,27 +235,13 @@ def _backward_passes(n: int) -> list[Case]:
     ]
 
 
-def shared_folder():
-    """Make a folder, and return its path on all ranks."""
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-# Each parameter's gradient is known beforehand. They come in their order, or on odd ranks the second half first.
-# The late rank begins when it sees the files that the others leave behind them as they come out of their backward pass.
-def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None):
+@in_a_folder
+def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=None, folder=""):
     """Let gradients that are known beforehand come in their order, or on odd ranks the second half first.
 
     The late rank begins when it sees the files that the others leave behind as they come out of their backward pass.
     """
-    folder = shared_folder()
-
     left_backward = [os.path.join(folder, str(r)) for r in range(world_size)]
-
-    def many():
-        return len(recorder.records()["ops"])
 
     half = len(xs) // 2
     order = [*range(half, len(xs)), *range(half)] if turned and rank % 2 else list(range(len(xs)))
@@ -266,7 +249,7 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     finish = fn([[ps[i] for i in bucket] for bucket in layout])
     assert callable(finish), "it returns no function: return `finish` itself, and do not call it"
     before, left, out, stuck = [0], [], [], []
-    ps[order[-1]].register_hook(lambda _: left.append(many() - before[0]))
+    ps[order[-1]].register_hook(lambda _: left.append(calls() - before[0]))
     for k in range(1, passes + 1):
         terms = {i: (ps[i] * xs[i] * k).sum() for i in reversed(order)}  # the last one made comes back first
         total = sum(terms.values())
@@ -281,12 +264,10 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
         with contextlib.suppress(OSError):  # the folder may be gone
             open(left_backward[rank], "w").close()
         finish()
-        before[0] = many()
+        before[0] = calls()
         out += [p.grad for p in ps]
         for p in ps:
             p.grad = None
-    if rank == 0:
-        shutil.rmtree(folder, ignore_errors=True)
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
     full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
@@ -376,7 +357,6 @@ def _micro_batches(n: int) -> list[Case]:
     ]
 
 
-# A model of two parameters, so that a call for each is seen; the row of a micro-batch is its gradient.
 def run_accumulate(fn, *batches):
     """Train a model of two parameters, so that a call for each is seen; a micro-batch's row is its gradient."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -15,22 +15,20 @@ from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
 from labkit.theory.log import Log
-from workbook.lesson09 import shared_folder
+from workbook.harnesses import calls, in_a_folder, with_gradients
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-# What a crash would leave behind is what lies in the folder at that moment. The old checkpoint is there under a second
-# name, so that whoever writes over its bytes is seen; and rank 0 is slow, so that whoever does not wait for it is seen.
-def run_save_whole(fn, x):
+@in_a_folder
+def run_save_whole(fn, x, folder):
     """Look at what a crash would leave behind, which is what lies in the folder at that moment.
 
     The old checkpoint is there under a second name, so that writing over its bytes is seen; and rank 0 is slow, so that
     not waiting for it is seen.
     """
-    around = shared_folder()
-    folder = os.path.join(around, "checkpoints")
+    around, folder = folder, os.path.join(folder, "checkpoints")
     path, twin = os.path.join(folder, "model.pt"), os.path.join(around, "twin.pt")
     if rank == 0:
         os.mkdir(folder)
@@ -83,15 +81,9 @@ def run_save_whole(fn, x):
 
         return moved
 
-    torch.save = slow_save
-    for name, call in real.items():
-        setattr(os, name, of_a_sync(call) if "sync" in name else of_a_move(call))
-    try:
+    seeing = {name: of_a_sync(call) if "sync" in name else of_a_move(call) for name, call in real.items()}
+    with patch.object(torch, "save", slow_save), patch.multiple(os, **seeing):
         fn({"step": 2, "weights": x}, path)
-    finally:
-        torch.save = save
-        for name, call in real.items():
-            setattr(os, name, call)
     got = torch.load(path)
     said = "".join(faults[:1])
     os.symlink(said or "loaded", os.path.join(around, str(rank)))  # a note for rank 0, made in one stroke
@@ -104,7 +96,6 @@ def run_save_whole(fn, x):
             with contextlib.suppress(OSError):
                 note = os.readlink(os.path.join(around, str(r)))
                 said = said if note == "loaded" else note
-        shutil.rmtree(around, ignore_errors=True)
         assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
         assert not left, f"it leaves {', '.join(left)} beside the checkpoint"
     assert not said, said
@@ -183,7 +174,6 @@ def _shares(n: int) -> list[Case]:
     ]
 
 
-# A rank without rows has run no backward pass: its gradients are None.
 def run_average_by_rows(fn, grads, rows):
     everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
     total = sum(many for _, many in everyone)
@@ -191,16 +181,13 @@ def run_average_by_rows(fn, grads, rows):
     def added(weighed, divisor):
         return [sum(g[i] * (many if weighed else 1) for g, many in everyone) / divisor for i in range(len(grads))]
 
-    model = torch.nn.ParameterList([torch.nn.Parameter(torch.ones_like(g)) for g in grads])
-    if rows:  # a rank without rows has run no backward pass: its gradients are None
-        for p, grad in zip(model, grads):
-            p.grad = grad.clone()
+    model = with_gradients(*grads)
+    if not rows:  # it has run no backward pass
+        model.zero_grad()
     fn(model, rows)
     out = [p.grad for p in model]
     if not rows:
-        assert recorder.records()["ops"], (
-            "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
-        )
+        assert calls(), "it has no rows, and stays away from the call: the others wait for it there. Bring zeros"
         assert all(grad is not None for grad in out), (
             "it has no rows, and its `p.grad` is None still: it needs the same gradient as the others"
         )

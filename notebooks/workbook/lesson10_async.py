@@ -185,17 +185,6 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             # end
 
 
-def _replayed(xs: Sequence[Any], order: Sequence[int], lr: float) -> list[Any]:
-    start, slope = xs[0]
-    weights, stale, visits = start, [], {}
-    for update, worker in enumerate(order):
-        pulled, step, version = visits.get(worker, (start, 0, 0))
-        weights = weights - lr * (slope * pulled - worker - 10 * step)
-        stale.append(update - version)
-        visits[worker] = weights, step + 1, update + 1
-    return [[weights, stale]] * len(xs)
-
-
 def _recorded(n: int) -> list[Case]:
     rng = np.random.default_rng([n, 4])
 
@@ -227,7 +216,7 @@ def _weights_and_staleness(out, *_):
 
 @exercise(
     "Replay an asynchronous run in one process",
-    _replayed,
+    lambda xs, **run: [[*replay_arrivals(*_with_gradient(*x, **run))] for x in xs],
     minutes=12,
     difficulty=2,
     inputs=_recorded,
@@ -264,13 +253,26 @@ def replay_arrivals(order, weights, gradient, lr):
     return weights, staleness
 
 
-def _locally(xs: Sequence[Any], steps: int, every: int, lr: float) -> list[Any]:
-    weights = [goal * 0 for goal in xs]
+def local(xs, steps, every, lr, last=True, first=0, divisor=None, of="weights"):
+    """Train each rank's weights alone, from 0 towards its goal, and take the mean of all ranks' after every some steps.
+
+    Mistakes: no mean after the `last` step, a mean after the `first` one, another `divisor`, a mean `of` "gradients".
+    """
+    n, weights = len(xs), [goal * 0 for goal in xs]
     for step in range(steps):
-        weights = [w - lr * (r + 1) * (w - goal * (step + 1)) for r, (w, goal) in enumerate(zip(weights, xs))]
-        if (step + 1) % every == 0 or step == steps - 1:
-            weights = [sum(weights) / len(xs)] * len(xs)
+        meets = (step + 1 - first) % every == 0 or (last and step == steps - 1)
+        slopes = [slope_to(goal, w, step, r) for r, (w, goal) in enumerate(zip(weights, xs))]
+        if meets and of == "gradients":
+            slopes = [sum(slopes) / n] * n
+        weights = [w - lr * slope for w, slope in zip(weights, slopes)]
+        if meets and of == "weights":
+            weights = [sum(weights) / (divisor or n)] * n
     return weights
+
+
+def slope_to(goal: Any, weights: Any, step: int, rank: int) -> Any:
+    """Return a rank's gradient in this step."""
+    return (rank + 1) * (weights - goal * (step + 1))
 
 
 def _goals(n: int) -> list[Case]:
@@ -291,26 +293,15 @@ def _goals(n: int) -> list[Case]:
 
 
 def run_local_sgd(fn, goal, steps, every, lr):
+    """Train from 0 with gradients towards this rank's goal; note the steps, and name what a wrong result comes from."""
     goals, seen, start = everyones(goal), [], torch.zeros_like(goal)
-
-    def slope(weights, step, r=rank):
-        return (r + 1) * (weights - goals[r] * (step + 1))
-
-    def trained(divisor=world_size, due=lambda step: (step + 1) % every == 0, last=True, of="weights"):
-        each = [torch.zeros_like(goal) for _ in goals]
-        for step in range(steps):
-            meets = due(step) or (last and step == steps - 1)
-            slopes = [slope(weights, step, r) for r, weights in enumerate(each)]
-            if meets and of == "gradients":
-                slopes = [sum(slopes) / divisor] * world_size
-            each = [weights - lr * by for weights, by in zip(each, slopes)]
-            if meets and of == "weights":
-                each = [sum(each) / divisor] * world_size
-        return each[rank]
 
     def gradient(weights, step):
         seen.append(step)
-        return slope(weights, step)
+        return slope_to(goal, weights, step, rank)
+
+    def trained(every=every, **mistake):
+        return local(goals, steps, every, lr, **mistake)[rank]
 
     result = fn(start, gradient, steps, every, lr)
     assert seen == list(range(steps)), f"the steps are {seen}, and {list(range(steps))} are asked for"
@@ -318,12 +309,12 @@ def run_local_sgd(fn, goal, steps, every, lr):
         "adds up the weights, and does not divide": trained(divisor=1),
         "averages the gradients, and not the weights": trained(of="gradients"),
         "takes the mean after steps 0, `every`, …: counted from 0, the first one comes after step `every - 1`": trained(
-            due=lambda step: step % every == 0
+            first=1
         ),
         "takes no mean after the last step": trained(last=False),
-        "takes the mean after the last step alone": trained(due=lambda step: False),
-        "never takes a mean": trained(due=lambda step: False, last=False),
-        "takes the mean after each step": trained(due=lambda step: True),
+        "takes the mean after the last step alone": trained(steps + 1),
+        "never takes a mean": trained(steps + 1, last=False),
+        "takes the mean after each step": trained(1),
     }
     name_it(result, trained(), slips)
     assert not isinstance(result, torch.Tensor) or torch.equal(result, start), (
@@ -334,7 +325,7 @@ def run_local_sgd(fn, goal, steps, every, lr):
 
 @exercise(
     "Train alone, average now and then",
-    _locally,
+    local,
     minutes=6,
     inputs=_goals,
     promises=(Calls(2),),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from workbook.harnesses import adam_step
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
@@ -86,7 +87,7 @@ def balanced_gradient(gradient, rows, seconds):
     return total / rows
 
 
-INNER, BETAS, EPSILON, DECAY = 0.25, (0.9, 0.999), 1e-8, 0.01  # AdamW as torch has it, but for the learning rate
+INNER, DECAY = 0.25, 0.01  # AdamW as torch has it, but for the learning rate
 
 
 def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
@@ -97,11 +98,8 @@ def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: flo
         weights = np.zeros_like(goals) + anchor
         for _ in range(steps):
             count += 1
-            gradient = 2 * (weights - goals * count)
-            first = BETAS[0] * first + (1 - BETAS[0]) * gradient
-            second = BETAS[1] * second + (1 - BETAS[1]) * gradient**2
-            scale = np.sqrt(second / (1 - BETAS[1] ** count)) + EPSILON
-            weights = weights * (1 - INNER * DECAY) - INNER * first / (1 - BETAS[0] ** count) / scale
+            first, second, by = adam_step(first, second, 2 * (weights - goals * count), count)
+            weights = weights * (1 - INNER * DECAY) - INNER * by
         outward = anchor - weights.mean(0)
         velocity = momentum * velocity + outward
         anchor = anchor - lr * (outward + momentum * velocity)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import normals
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
+from workbook.harnesses import adam_step
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
+
+
+on_shards = partial(exercise, tolerance=1e-4, forbids=("all_reduce",))  # what is summed is needed in shards alone
 
 
 def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
@@ -24,23 +29,6 @@ def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
 def padded(flat):
     """Copy a flat tensor, filled up with zeros to equal parts for all ranks."""
     return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
-
-
-TURNS = 500
-
-
-def kept(refs):
-    """Wait until nothing refers to these tensors; return which of them something refers to after all turns.
-
-    Gloo's threads let go of a tensor a little after the collective has returned: once they get a core and Python's
-    lock. So does the thread that looks at where a rank is: as long as it has a function's frame, all of its variables
-    live. They are given turns for it, not seconds: a machine that stands still for a while costs one turn.
-    """
-    for _ in range(TURNS):
-        if all(ref() is None for ref in refs):
-            return []
-        time.sleep(0.002)
-    return [i for i, ref in enumerate(refs) if ref() is not None]
 
 
 def _begun_and_wanted(xs: Sequence[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -54,7 +42,7 @@ def first_weights(targets):
     return torch.linspace(-1, 1, sum(t.numel() for t in targets), dtype=targets[0].dtype, device=device)
 
 
-BETAS, EPS, LR, TRAINED = (0.9, 0.999), 1e-8, 0.1, 3
+LR, TRAINED = 0.1, 3
 
 
 def _trained(xs: Sequence[Any]) -> list[Any]:
@@ -62,9 +50,8 @@ def _trained(xs: Sequence[Any]) -> list[Any]:
     mean, square = np.zeros_like(w), np.zeros_like(w)
     for step in range(1, TRAINED + 1):
         gradient = w - goal
-        mean = BETAS[0] * mean + (1 - BETAS[0]) * gradient
-        square = BETAS[1] * square + (1 - BETAS[1]) * gradient**2
-        w = w - LR * mean / (1 - BETAS[0] ** step) / (np.sqrt(square / (1 - BETAS[1] ** step)) + EPS)
+        mean, square, by = adam_step(mean, square, gradient, step)
+        w = w - LR * by
     w, gradient = (a.astype(xs[0][0].dtype) for a in (w, gradient))
     ends = np.cumsum([t.size for t in xs[0]])[:-1]
     params = [part.reshape(t.shape) for part, t in zip(np.split(w, ends), xs[0])]
@@ -73,20 +60,15 @@ def _trained(xs: Sequence[Any]) -> list[Any]:
 
 def _targets(n: int) -> list[Case]:
     rng = np.random.default_rng([11, 2, n])
-
-    def drawn(shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> list[Any]:
-        return [tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)]
-
     return [
         Case([(np.full(2 * n, 10.0 * r, dtype="float32"),) for r in range(n)], "one parameter"),
-        Case(drawn(((2, n), (3,))), f"{2 * n + 3} numbers in two parameters"),
-        Case(drawn(((1,),)), "one number"),
-        Case(drawn(((5, 3), (5,), (2, 5)), "float64"), "float64"),
-        Case(drawn(((40, 20), (40,))), "a layer"),
+        Case(normals(n, rng, ((2, n), (3,))), f"{2 * n + 3} numbers in two parameters"),
+        Case(normals(n, rng, ((1,),)), "one number"),
+        Case(normals(n, rng, ((5, 3), (5,), (2, 5)), "float64"), "float64"),
+        Case(normals(n, rng, ((40, 20), (40,))), "a layer"),
     ]
 
 
-# An Adam of our own, as torch's does it: the first of torch.optim imports torch's compiler, for seconds.
 def run_zero1_step(zero1_step, *targets):
     from workbook.on_ranks import Adam
 
@@ -123,14 +105,12 @@ def run_zero1_step(zero1_step, *targets):
     return {"gradient of the shard": seen[-1], "shard": shard.detach(), "params": [p.detach() for p in params]}
 
 
-@exercise(
+@on_shards(
     "Stage 1: each rank updates its shard",
     _trained,
     minutes=8,
     difficulty=2,
     inputs=_targets,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
     harness=run_zero1_step,
@@ -239,14 +219,12 @@ def run_shed_gradients(shed_gradients, layers):
     return out
 
 
-@exercise(
+@on_shards(
     "Stage 2: let the gradients go as they come",
     _shed,
     minutes=8,
     difficulty=2,
     inputs=_three_layers,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
     counts_memory=False,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
-from workbook.lesson11 import cut, kept, padded
+from workbook.harnesses import kept
+from workbook.lesson11 import cut, on_shards, padded
 from workbook.tools import sharding
 
 if TYPE_CHECKING:
@@ -88,14 +90,12 @@ def run_zero3_layer(zero3_layer, whole, x, slope):
     return [y.detach(), shard.grad, x.grad]
 
 
-@exercise(
+@on_shards(
     "Stage 3: a layer whose weights come and go",
     _through,
     minutes=15,
     difficulty=3,
     inputs=_one_layer,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(3),),
     least=Least(rounds=lambda n: 3),
     counts_memory=False,
@@ -218,14 +218,12 @@ def run_sharded_pass(sharded_pass, whole, x, slope):
     return gradients
 
 
-@exercise(
+@on_shards(
     "A whole pass through sharded layers",
     _passed,
     minutes=20,
     difficulty=3,
     inputs=_three,
-    tolerance=1e-4,
-    forbids=("all_reduce",),
     promises=(Calls(8),),
     least=Least(rounds=lambda n: 8),
     harness=run_sharded_pass,
@@ -280,12 +278,8 @@ def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[
     return [[sum(sharding.held(*asked).values()), sharding.sent(*asked)] for _ in xs]
 
 
-def _jobs(n: int) -> list[Case]:
-    jobs = [(7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1)]
-    return [
-        Case([()] * n, f"{p / 1e9:g} billion, {g} GPUs, stage {s}", {"parameters": p, "gpus": g, "stage": s})
-        for p, g, s in jobs
-    ]
+JOBS = ((7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1))
+_jobs = options("parameters gpus stage", *((f"{p / 1e9:g} billion, {g} GPUs, stage {s}", p, g, s) for p, g, s in JOBS))
 
 
 PRICE_SLIPS = {  # what a mistaken function does, and the edit of the solution that makes it do so

@@ -14,10 +14,11 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
-from workbook.lesson11 import cut, kept
+from workbook.harnesses import calls, kept, my_group, with_gradients
+from workbook.lesson11 import cut
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
 def _chains(n: int) -> list[Case]:
@@ -168,10 +169,7 @@ def _meshes(n: int) -> list[Case]:
 
 def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
     everyone = everyones(gradient)
-    groups = []
-    for rows in grid(world_size, per_group, columns):
-        made = [dist.new_group(row) for row in rows]  # every rank makes all of them
-        groups.append(next(group for group, row in zip(made, rows) if rank in row))
+    groups = [my_group(rows) for rows in grid(world_size, per_group, columns)]
     mine = hsdp_gradient(gradient, *groups)
     inner, outer = map(dist.get_process_group_ranks, groups)
 
@@ -261,9 +259,7 @@ def _shards(n: int) -> list[Case]:
 def run_clip_shards(clip_shards, gradients, most):
     squares = everyones(float(sum((g.double() ** 2).sum() for g in gradients)))
     norms, whole = [s**0.5 for s in squares], sum(squares) ** 0.5
-    shards = [torch.nn.Parameter(torch.zeros_like(g)) for g in gradients]
-    for shard, gradient in zip(shards, gradients):
-        shard.grad = gradient.clone()
+    shards = list(with_gradients(*gradients))
     norm = clip_shards(shards, most)
     slips = {
         "adds up the ranks' norms, and not their squares": sum(norms),
@@ -273,7 +269,7 @@ def run_clip_shards(clip_shards, gradients, most):
     }
     if norms[rank] < max(norms):  # what it is when each rank takes its own, the learner should see
         slips["takes the largest of the ranks' norms"] = max(norms)
-    assert shards or recorder.records()["ops"], "it stays away from the collective, where the others wait for it"
+    assert shards or calls(), "it stays away from the collective, where the others wait for it"
     name_it(norm, whole, slips, "the norm")
     changed = not all(torch.equal(s.grad, g) for s, g in zip(shards, gradients))
     assert whole > most or not changed, f"the norm is {whole:g}, no more than {most:g}, and it scales the gradients"

@@ -10,14 +10,10 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls, Once
 from labkit.theory.log import Log
+from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, name_it, rank, recorder, torch, world_size
-
-
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([12, seed, n])
 
 
 ONE_ALL_REDUCE: dict[str, Any] = {
@@ -42,7 +38,7 @@ def in_team(halves, *given):
     """Return the arguments, and this rank's group where there are two teams."""
     if not halves:
         return given
-    return *given, [dist.new_group(list(range(first, world_size, 2))) for first in (0, 1)][rank % 2]
+    return *given, my_group([range(0, world_size, 2), range(1, world_size, 2)])
 
 
 def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
@@ -56,7 +52,7 @@ def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
 
 
 def _layers(n: int) -> list[Case]:
-    rng = normal(n, 1)
+    rng = np.random.default_rng([12, 1, n])
 
     def case(kind: str, out: int, into: int, about: str, **halves: bool) -> Case:
         weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
@@ -146,7 +142,7 @@ def _through_columns(xs: Sequence[Any]) -> list[Any]:
 
 
 def _wholes(n: int) -> list[Case]:
-    rng = normal(n, 2)
+    rng = np.random.default_rng([12, 2, n])
 
     def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
         shapes = ((rows, into), (out, into), (out,), (rows, out))
@@ -295,7 +291,7 @@ def _equal(part: int) -> Any:
     """Make cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
 
     def inputs(n: int) -> list[Case]:
-        rng = normal(n, 3 + part)
+        rng = np.random.default_rng([12, 3 + part, n])
 
         def case(shape: tuple[int, ...], about: str, dtype: str = "float32", **halves: bool) -> Case:
             def drawn() -> np.ndarray:

@@ -23,11 +23,6 @@ if TYPE_CHECKING:
             return gradient
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([122, seed, n])
-
-
 def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
     """Return a rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
     size = whole.shape[axis]
@@ -37,10 +32,10 @@ def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
 
 def _tables(n: int) -> list[Case]:
     def case(rows: int, width: int, ids: Any, about: str, seed: int) -> Case:
-        table = normal(n, seed).integers(-9, 10, (n * rows, width)).astype("float64")
+        table = np.random.default_rng([122, seed, n]).integers(-9, 10, (n * rows, width)).astype("float64")
         return Case([(part_of(table, n, r), np.array(ids)) for r in range(n)], about)
 
-    rng = normal(n, 1)
+    rng = np.random.default_rng([122, 1, n])
     return [
         case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
         case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
@@ -102,7 +97,7 @@ def _head(xs: Sequence[Any], words: int) -> list[Any]:
 
 
 def _heads(n: int) -> list[Case]:
-    rng = normal(n, 7)
+    rng = np.random.default_rng([122, 7, n])
 
     def case(rows: int, words: int, tokens: int, about: str, level: float = 1.0, target: Any = None) -> Case:
         table = rng.integers(-4, 5, (n * rows, 3)) * 0.25
@@ -205,7 +200,7 @@ def vocab_head(x, part, target, words):
 
 def _matrices(n: int) -> list[Case]:
     def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
-        whole = normal(n, seed).integers(-9, 10, (rows, columns)).astype(dtype)
+        whole = np.random.default_rng([122, seed, n]).integers(-9, 10, (rows, columns)).astype(dtype)
         if seed == 8:
             whole = (np.arange(rows)[:, None] * 10 + np.arange(columns)).astype(dtype)
         return Case([(part_of(whole, n, r), rows) for r in range(n)], about)

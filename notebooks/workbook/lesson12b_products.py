@@ -10,11 +10,13 @@ import numpy as np
 
 from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
-from workbook.lesson12b import normal, part_of
+from workbook.harnesses import my_group
+from workbook.lesson12b import part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, torch, world_size
 
     def panel(p, panels, group):
         """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""
@@ -30,7 +32,7 @@ def _activated(xs: Sequence[Any]) -> list[Any]:
 
 def _cut_on_k(n: int) -> list[Case]:
     def case(m: int, k: int, wide: int, about: str, seed: int, bias: float = 1.0) -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([122, seed, n])
         x, w = (rng.integers(-4, 5, shape).astype("float32") for shape in ((m, k), (k, wide)))
         b = (bias * rng.integers(4, 9, wide)).astype("float32")
         return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
@@ -96,7 +98,7 @@ def _product(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
 
 def _grids(n: int) -> list[Case]:
     def case(rows: int, panels: int, m: int, k: int, wide: int, seed: int, dtype: str = "float32") -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([122, seed, n])
         x, w = (tiles(rng.integers(-4, 5, shape).astype(dtype), n, rows) for shape in ((m, k), (k, wide)))
         about = f"a grid of {rows} × {n // rows}, {panels} panels"
         return Case([*zip(x, w)], about, {"rows": rows, "panels": panels})
@@ -111,11 +113,7 @@ def _grids(n: int) -> list[Case]:
 def on_grid(x, w, rows, panels):
     """Return the arguments, with the groups of this rank's row and column."""
     table = torch.arange(world_size).view(rows, -1)
-    groups = []
-    for lines in (table.tolist(), table.T.tolist()):
-        made = [dist.new_group(line) for line in lines]  # every rank makes all of them
-        groups.append(next(group for group, line in zip(made, lines) if rank in line))
-    return x, w, *groups, panels
+    return x, w, my_group(table.tolist()), my_group(table.T.tolist()), panels
 
 
 @exercise(
@@ -184,21 +182,16 @@ def _cheapest(xs: Sequence[Any], widths: Sequence[int], tokens: int, ranks: int)
     return [min(sent_by(widths, tokens, ranks, cuts) for cuts in every)] * len(xs)
 
 
-def _chains(n: int) -> list[Case]:
-    jobs: list[tuple[list[int], int, int]] = [
-        ([8, 32, 8], 4, 4),
-        ([8, 32], 4, 4),
-        ([32, 8], 4, 4),
-        ([8, 32, 32, 8], 10, 2),
-        ([4096, 16384, 4096, 16384, 4096], 2048, 8),
-        ([1024, 64, 1024, 16, 512], 100, 3),
-        ([64, 8, 8, 8, 64, 512, 8], 32, 16),
-        ([64, 64, 64, 32, 8], 1, 4),
-    ]
-    return [
-        Case([()] * n, f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", {"widths": w, "tokens": t, "ranks": r})
-        for w, t, r in jobs
-    ]
+CHAINS = (
+    ([8, 32, 8], 4, 4),
+    ([8, 32], 4, 4),
+    ([32, 8], 4, 4),
+    ([8, 32, 32, 8], 10, 2),
+    ([4096, 16384, 4096, 16384, 4096], 2048, 8),
+    ([1024, 64, 1024, 16, 512], 100, 3),
+    ([64, 8, 8, 8, 64, 512, 8], 32, 16),
+    ([64, 64, 64, 32, 8], 1, 4),
+)
 
 
 @exercise(
@@ -206,7 +199,10 @@ def _chains(n: int) -> list[Case]:
     _cheapest,
     minutes=12,
     difficulty=2,
-    inputs=_chains,
+    inputs=options(
+        "widths tokens ranks",
+        *((f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", w, t, r) for w, t, r in CHAINS),
+    ),
     ranks=(2,),
     tolerance=1e-9,
     promises=(Calls(0),),

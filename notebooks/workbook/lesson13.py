@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -18,9 +20,7 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make reproducible draws, different ones for every n and every case."""
-    return np.random.default_rng([13, seed, n])
+on_stages = partial(exercise, tolerance=1e-5, counts_memory=False)  # forward and back through the stages of a pipeline
 
 
 def name_other_cuts(mine, layers):
@@ -100,7 +100,7 @@ def _passed(xs: Sequence[Any], turned: bool = False) -> list[Any]:
 
 def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
     """Draw each rank's weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
-    rng = normal(n, seed)
+    rng = np.random.default_rng([13, seed, n])
     inputs, targets = (rng.normal(size=(parts, rows, wide)).astype(dtype) for _ in range(2))
     return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs, targets) for _ in range(n)]
 
@@ -148,11 +148,8 @@ def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> I
         sent.append(len(Log.of(recorder.records()).ops))
         dist.send(tensor, dst, group, tag, group_dst)
 
-    dist.recv = recv
-    try:
+    with patch.object(dist, "recv", recv):
         yield send
-    finally:
-        dist.recv = real
     for number, op in list(enumerate(Log.of(recorder.records()).ops))[began:]:
         if op.kind == "recv":
             right_peer("receives from", op.peer, source)
@@ -197,14 +194,12 @@ def run_stage_forward(fn, weight, inputs, targets, turned=False):
     return {"parts of the loss": parts, "gradient": stage.weight.grad}
 
 
-@exercise(
+@on_stages(
     "A micro-batch goes forward through my stage",
     _passed,
     minutes=8,
     difficulty=2,
     inputs=_micro_batches,
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_stage_forward,
 )
 def stage_forward(stage, batch, parts, send):
@@ -271,13 +266,11 @@ def run_stage_backward(fn, weight, inputs, targets, turned=False):
     return stage.weight.grad
 
 
-@exercise(
+@on_stages(
     "A micro-batch goes back through my stage",
     lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
     minutes=5,
     inputs=_micro_batches,
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_stage_backward,
 )
 def stage_backward(stage, x, y, send):

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.grading.exercise import Case, exercise
+from labkit.grading.exercise import Case
 from labkit.grading.promises import Calls
-from workbook.lesson13 import batches, normal, trained
+from workbook.harnesses import as_many_groups
+from workbook.lesson13 import batches, on_stages, trained
 from workbook.lesson13_orders import ordered, run_orders
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
 def _halves(xs: Sequence[Any]) -> list[Any]:
@@ -33,7 +34,7 @@ def _halves(xs: Sequence[Any]) -> list[Any]:
 
 def _linears(n: int) -> list[Case]:
     def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
-        rng, shapes = normal(n, seed), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
+        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
         return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
 
     return [
@@ -76,14 +77,12 @@ def run_later_linear(later_linear, first, second, inputs, slopes):
     return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
 
 
-@exercise(
+@on_stages(
     "The input's gradient now, the weight's later",
     _halves,
     minutes=15,
     difficulty=3,
     inputs=_linears,
-    tolerance=1e-5,
-    counts_memory=False,
     promises=(Calls(0),),
     harness=run_later_linear,
 )
@@ -140,12 +139,10 @@ def run_split_order(split_order, weight, inputs, targets):
         assert isinstance(order, (list, tuple)), "It returns no list."
         rest = [tuple(op) for op in order if op[0] != "W"]
         assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
-    plan = pipeline.zero_bubble(world_size, len(inputs))
-    (gradient,), kept, time = run_orders(orders, weight, inputs, targets, plan)
-    return {"gradient": gradient, "kept at once": kept, "time": time}
+    return run_orders(orders, weight, inputs, targets, pipeline.zero_bubble(world_size, len(inputs)))
 
 
-@exercise(
+@on_stages(
     "When to do the second halves",
     lambda xs: ordered(xs, pipeline.zero_bubble),
     difficulty=2,
@@ -155,8 +152,6 @@ def run_split_order(split_order, weight, inputs, targets):
         Case(batches(n, 42, 1), "one micro-batch"),
         Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
     ],
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_split_order,
 )
 def split_order(order, place):
@@ -201,7 +196,7 @@ def _tied(xs: Sequence[Any]) -> list[Any]:
 
 def _two_ends(n: int) -> list[Case]:
     def case(about: str, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([13, seed, n])
         return Case([tuple(rng.integers(-9, 10, shape).astype(dtype) for _ in range(2)) for _ in range(n)], about)
 
     return [case("four numbers", 12, (4,)), case("a matrix", 13, (3, 2)), case("float64", 14, (5,), "float64")]
@@ -212,8 +207,7 @@ def run_tie_ends(tie_ends, weight, slope):
     weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
     tied = tie_ends(weight)
     assert callable(tied), "It returns no function."
-    made = everyones(dist.distributed_c10d._world.group_count)
-    assert len(set(made)) == 1, "Some ranks have made more groups than others: the next new_group would hang."
+    as_many_groups()
     if weight is not None:
         (weight * slope).sum().backward()
     tied()
@@ -224,14 +218,13 @@ def run_tie_ends(tie_ends, weight, slope):
     return {"gradient": weight.grad, "weight": weight.detach()}
 
 
-@exercise(
+@on_stages(
     "One matrix, at both ends of the pipeline",
     _tied,
     minutes=7,
     difficulty=2,
     inputs=_two_ends,
     tolerance=1e-6,
-    counts_memory=False,
     harness=run_tie_ends,
 )
 def tie_ends(weight):
@@ -277,12 +270,10 @@ def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
 def run_interleaved_order(order_of, weight, inputs, targets, chunks):
     """Ask for every rank's list, and run them."""
     orders = [order_of(r, world_size, len(inputs), chunks) for r in range(world_size)]
-    plan = pipeline.interleaved(world_size, len(inputs), chunks)
-    gradients, kept, time = run_orders(orders, weight, inputs, targets, plan, chunks)
-    return {"gradients": gradients, "kept at once, in chunks": kept, "time": time}
+    return run_orders(orders, weight, inputs, targets, pipeline.interleaved(world_size, len(inputs), chunks), chunks)
 
 
-@exercise(
+@on_stages(
     "Several stages on a rank",
     _interleaved,
     minutes=20,
@@ -293,8 +284,6 @@ def run_interleaved_order(order_of, weight, inputs, targets, chunks):
         Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
         Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
     ],
-    tolerance=1e-5,
-    counts_memory=False,
     harness=run_interleaved_order,
 )
 def interleaved_order(place, ranks, parts, chunks):
@@ -341,7 +330,7 @@ def _norm(xs: Sequence[Any]) -> list[Any]:
 
 def _stages(n: int) -> list[Case]:
     def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
-        rng = normal(n, seed)
+        rng = np.random.default_rng([13, seed, n])
 
         def drawn(count: int) -> list[Any]:
             return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
@@ -363,13 +352,11 @@ def as_number(norm, *_):
     return float(norm)
 
 
-@exercise(
+@on_stages(
     "The norm of the whole model's gradient",
     _norm,
     difficulty=2,
     inputs=_stages,
-    tolerance=1e-5,
-    counts_memory=False,
     promises=(Calls(1),),
     setup=lambda gradients: (gradients, {0: 0, world_size - 1: len(gradients) - 1}.get(rank)),
     collect=as_number,

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
 
 
-def normal(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([134, seed, n])
-
-
 def shares(q: np.ndarray, k: np.ndarray, first: int) -> np.ndarray:
     """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
     here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
@@ -39,7 +34,7 @@ def attended(xs: Sequence[Any]) -> list[np.ndarray]:
 
 def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
     """Draw queries, keys and values for every rank, [heads, length, size] each."""
-    rng = normal(n, seed)
+    rng = np.random.default_rng([134, seed, n])
     return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
 
 
@@ -99,7 +94,7 @@ def _merged(xs: Sequence[Any]) -> list[Any]:
 
 
 def _states(n: int) -> list[Case]:
-    rng = normal(n, 4)
+    rng = np.random.default_rng([134, 4, n])
 
     def drawn(queries: int, keys: int, level: float = 0.0) -> list[Any]:
         xs = []
@@ -129,14 +124,12 @@ def _states(n: int) -> list[Case]:
     ]
 
 
-def run_merge_pieces(merge_pieces, out, top, total, scores, v):
-    new = torch.maximum(top, scores.amax(-1))
-    shift = new.masked_fill(new == -torch.inf, 0)
-    old, powers = (top - shift).exp(), (scores - shift[..., None]).exp()
-    more, sums = powers @ v, powers.sum(-1)
-    right = out * old[..., None] + more, new, total * old + sums
-    stale, alone = (out + more, new, total + sums), scores.amax(-1)
-    found = merge_pieces(out, top, total, scores, v)
+def run_merge_pieces(fn, out, top, total, scores, v):
+    """Merge a piece, and say which part of the state is wrong where a usual mistake gives it."""
+    right = _, new, _ = merge_pieces(out, top, total, scores, v)
+    powers = (scores - new.masked_fill(new == -torch.inf, 0)[..., None]).exp()
+    stale, alone = (out + powers @ v, new, total + powers.sum(-1)), scores.amax(-1)
+    found = fn(out, top, total, scores, v)
     if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
         return found
     for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
@@ -218,7 +211,7 @@ def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _blocks(n: int) -> list[Case]:
-    rng = normal(n, 5)
+    rng = np.random.default_rng([134, 5, n])
 
     def drawn(heads: int, length: int, size: int, about: str) -> Case:
         shape = (heads, length, size)

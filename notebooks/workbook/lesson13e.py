@@ -4,34 +4,22 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
+from workbook.harnesses import in_a_folder, my_group
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, recorder, torch
+    from labkit.rank.cell_names import device, dist, rank, torch
 
 
-def numbers(n: int, seed: int) -> np.random.Generator:
-    """Make a generator of draws, different ones for every n and every case."""
-    return np.random.default_rng([13, seed, n])
-
-
-def bounds(count: int, n: int, place: int) -> tuple[int, int]:
-    """Return where part `place` of n begins and ends, parts as equal as they can be and the longer ones first.
-
-    >>> [bounds(6, 4, place) for place in range(4)]
-    [(0, 2), (2, 4), (4, 5), (5, 6)]
-    """
-    short, longer = divmod(count, n)
-    start = place * short + min(place, longer)
-    return start, start + short + (place < longer)
+by_reading = partial(exercise, tolerance=0, forbids=("collectives",))  # a rank reads what it needs, and asks no other
 
 
 def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
@@ -41,7 +29,7 @@ def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: 
 
 def _models(n: int) -> list[Case]:
     def case(about: str, seed: int, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([13, seed, n])
 
         def drawn() -> tuple[Any, Any]:
             params = [rng.integers(-50, 51, shape).astype(dtype) for shape in shapes]
@@ -58,16 +46,9 @@ def _models(n: int) -> list[Case]:
     ]
 
 
-def a_folder():
-    """Make a folder, the same one for all ranks."""
-    with recorder.paused():
-        box = [tempfile.mkdtemp() if rank == 0 else None]
-        dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
 # The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
-def run_load_for_all(load_for_all, params, buffers):
+@in_a_folder
+def run_load_for_all(load_for_all, params, buffers, folder):
     def built(change):
         model = torch.nn.Module()
         model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
@@ -75,14 +56,10 @@ def run_load_for_all(load_for_all, params, buffers):
             model.register_buffer(f"buffer{i}", change(b))
         return model
 
-    folder = a_folder()
-    path, load, tag = os.path.join(folder, "model.pt"), torch.load, torch.serialization.location_tag
+    path, load = os.path.join(folder, "model.pt"), torch.load
     if rank == 0:
-        torch.serialization.location_tag = lambda storage: "cuda:0"
-        try:
+        with patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
             torch.save(built(lambda t: t.clone()).state_dict(), path)
-        finally:
-            torch.serialization.location_tag = tag
 
     faults = []
 
@@ -97,13 +74,8 @@ def run_load_for_all(load_for_all, params, buffers):
         return model.state_dict()
 
     model = built(lambda t: -t - 1)
-    torch.load = watched
-    try:
+    with patch.object(torch, "load", watched):
         load_for_all(model, path)
-    finally:
-        torch.load = load
-        if rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
     assert not faults, faults[0]
     return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
 
@@ -150,7 +122,7 @@ def load_for_all(model, path):
 
 @exercise(
     "Which part is mine?",
-    lambda xs: [[*bounds(*x)] for x in xs],
+    lambda xs: [[*part_of(*x)] for x in xs],
     minutes=4,
     inputs=lambda n: [
         Case([(count, parts, r) for r in range(n)], about)
@@ -195,7 +167,7 @@ def _sliced(xs: Sequence[Any], plan: Mapping[str, tuple[int, int]], teams: Seque
                 mine[name] = whole
                 continue
             dim, stacked = plan[name]
-            start, end = bounds(whole.shape[dim] // stacked, len(team), team.index(r))
+            start, end = part_of(whole.shape[dim] // stacked, len(team), team.index(r))
             parts = [part.take(range(start, end), dim) for part in np.split(whole, stacked, dim)]
             mine[name] = np.concatenate(parts, dim)
         found.append(mine)
@@ -207,7 +179,7 @@ def _checkpoints(n: int) -> list[Case]:
     apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
 
     def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
-        rng = numbers(n, seed) if seed else None
+        rng = np.random.default_rng([13, seed, n]) if seed else None
         tensors = {name: filled(shape, rng) for name, shape in shapes.items()}
         return Case([(tensors,)] * n, about, {"plan": plan, "teams": teams})
 
@@ -224,9 +196,7 @@ def _checkpoints(n: int) -> list[Case]:
 
 
 def run_load_slices(load_slices, tensors, plan, teams):
-    made = [dist.new_group(team) for team in teams]
-    group = next(g for g, team in zip(made, teams) if rank in team)
-    got = []
+    group, got = my_group(teams), []
 
     def read(name, dim=0, start=0, end=None):
         whole = tensors[name]
@@ -246,14 +216,12 @@ def run_load_slices(load_slices, tensors, plan, teams):
     return mine
 
 
-@exercise(
+@by_reading(
     "A tensor-parallel rank reads its slices",
     _sliced,
     minutes=14,
     difficulty=3,
     inputs=_checkpoints,
-    tolerance=0,
-    forbids=("collectives",),
     harness=run_load_slices,
 )
 def load_slices(read, shapes, plan, part_of, group):

@@ -10,8 +10,8 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.theory.primitives import OBJECTS
-from workbook.lesson11 import kept
-from workbook.lesson13e import bounds, filled, numbers, part_of
+from workbook.harnesses import kept
+from workbook.lesson13e import by_reading, filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _stages(xs: Sequence[Any], layers: int) -> list[Any]:
     n, found = len(xs), []
     for r, (whole,) in enumerate(xs):
-        start, end = bounds(layers, n, r)
+        start, end = part_of(layers, n, r)
         mine = {f"blocks.{i - start}.{what}": whole[f"blocks.{i}.{what}"] for i in range(start, end) for what in LAYER}
         first = {"embedding.weight": whole["embedding.weight"]} if r == 0 else {}
         last = {name: whole[name] for name in ("head.weight", "head.prior")} if r == n - 1 else {}
@@ -33,7 +33,7 @@ LAYER = ("weight", "count")  # a parameter and a buffer
 
 def _whole_models(n: int) -> list[Case]:
     def case(layers: int, seed: int, about: str = "") -> Case:
-        rng = numbers(n, seed)
+        rng = np.random.default_rng([13, seed, n])
         whole: dict[str, Any] = {"embedding.weight": rng.integers(-9, 10, 2).astype("float32")}
         for i in range(layers):
             whole[f"blocks.{i}.weight"] = np.array([i + 0.5], dtype="float32")
@@ -99,13 +99,11 @@ def broken_load_stage(stage, whole, layers, part_of):
     stage.load_state_dict(mine, strict=False)
 
 
-@exercise(
+@by_reading(
     "Repair: a pipeline's stage loads its layers",
     _stages,
     difficulty=2,
     inputs=_whole_models,
-    tolerance=0,
-    forbids=("collectives",),
     specimen=broken_load_stage,
     harness=run_load_stage,
 )
@@ -143,12 +141,12 @@ def load_stage(stage, whole, layers, part_of):
 
 def _handed(xs: Sequence[Any]) -> list[Any]:
     n = len(xs)
-    return [{name: t[slice(*bounds(len(t), n, r))] for name, t in tensors.items()} for r, (tensors,) in enumerate(xs)]
+    return [{name: t[slice(*part_of(len(t), n, r))] for name, t in tensors.items()} for r, (tensors,) in enumerate(xs)]
 
 
 def _on_one_rank(n: int) -> list[Case]:
     def case(about: str, seed: int, **shapes: tuple[int, ...]) -> Case:
-        rng = numbers(n, seed) if seed else None
+        rng = np.random.default_rng([13, seed, n]) if seed else None
         return Case([({name: filled(shape, rng) for name, shape in shapes.items()},)] * n, about)
 
     return [

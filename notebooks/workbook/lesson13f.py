@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
-from workbook.lesson13e import bounds, filled, numbers, part_of
+from workbook.lesson13e import by_reading, filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, name_it, rank, torch, world_size
@@ -20,7 +22,7 @@ Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how la
 
 def _in_a_file(n: int) -> list[Case]:
     def case(about: str, seed: int, shape: tuple[int, ...], dim: int, dtype: str = "float32", parts: int = n) -> Case:
-        whole = filled(shape, numbers(n, seed) if seed else None, dtype)
+        whole = filled(shape, np.random.default_rng([13, seed, n]) if seed else None, dtype)
         return Case([(whole,)] * n, about, {"dim": dim, "parts": parts})
 
     return [
@@ -79,15 +81,13 @@ def run_read_part(read_part, whole, dim, parts):
     return part
 
 
-@exercise(
+@by_reading(
     "Read your part of a file, and nothing else",
     lambda xs, dim, parts: [
-        whole.take(range(*bounds(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
+        whole.take(range(*part_of(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
     ],
     difficulty=2,
     inputs=_in_a_file,
-    tolerance=0,
-    forbids=("collectives",),
     harness=run_read_part,
 )
 def read_part(file, dtype, shape, offset, dim, start, end):
@@ -131,7 +131,7 @@ def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
     boxes: list[Box] = []
     for i in range(rows):
         for j in range(columns):
-            cuts = [bounds(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
+            cuts = [part_of(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
             boxes.append(([a for a, _ in cuts], [b - a for a, b in cuts]))
     return [box for box in boxes if math.prod(box[1])]
 
@@ -175,14 +175,12 @@ def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
     return room
 
 
-@exercise(
+@by_reading(
     "Which pieces of old shards make up a new one?",
     lambda xs, boxes, chunks: [whole[within(*box)] for (whole,), box in zip(xs, boxes, strict=True)],
     minutes=12,
     difficulty=3,
     inputs=_reshardings,
-    tolerance=0,
-    forbids=("collectives",),
     harness=run_pieces_for_me,
 )
 def pieces_for_me(mine, chunks):
@@ -220,18 +218,20 @@ def pieces_for_me(mine, chunks):
 Piece = tuple[str, int, int]  # the tensor's name, the row where the piece begins, its bytes
 
 
-def _dealt(xs: Sequence[Any]) -> list[Any]:
-    (held,) = xs[0]
-    holders: dict[Piece, list[int]] = {}
-    for r, pieces in enumerate(held):
-        for piece in pieces:
-            holders.setdefault(tuple(piece), []).append(r)
-    total, mine = [0] * len(held), [[] for _ in held]
-    for piece in sorted(holders):
-        writer = min(holders[piece], key=lambda r: (total[r], r))
-        total[writer] += piece[2]
-        mine[writer].append([*piece])
-    return mine[: len(xs)]
+def dealt(
+    held: Sequence[Sequence[Piece]],
+    load: Callable[[Piece], int] = lambda piece: piece[2],
+    tied: int = 1,
+    order: Callable[[Iterable[Piece]], Iterable[Piece]] = sorted,
+) -> list[list[Piece]]:
+    """Return what each rank writes: each piece goes to the one of its holders that has the least load so far."""
+    todo, mine = [0] * len(held), [[] for _ in held]
+    for piece in order(dict.fromkeys(tuple(piece) for pieces in held for piece in pieces)):
+        holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
+        writer = min(holders, key=lambda r: (todo[r], tied * r))
+        todo[writer] += load(piece)
+        mine[writer].append(piece)
+    return mine
 
 
 def _meshes(n: int) -> list[Case]:
@@ -251,32 +251,24 @@ def _meshes(n: int) -> list[Case]:
 
 
 def run_mine_to_write(mine_to_write, held):
-    def planned(load=lambda piece: piece[2], tied=1, order=sorted, held=held):
-        todo, mine = [0] * len(held), []
-        for piece in order({tuple(piece): None for pieces in held for piece in pieces}):
-            holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
-            writer = min(holders, key=lambda r: (todo[r], tied * r))
-            todo[writer] += load(piece)
-            mine += [piece] * (writer == rank)
-        return mine
-
+    """Ask which pieces the function would write, and name a wrong way to deal them out."""
     mine = mine_to_write(held)
     slips = {
-        "gives every piece to its first holder": planned(load=lambda piece: 0),
-        "counts the pieces that a rank has to write, and not their bytes": planned(load=lambda piece: 1),
-        "does not go through the pieces in sorted order": planned(order=list),
-        "gives a piece to the last one of those that have equally few": planned(tied=-1),
-        "goes through the largest pieces first": planned(order=lambda pieces: sorted(pieces, key=lambda p: -p[2])),
-        "plans for the `world_size` ranks of the check, and not for `len(held)`": planned(held=held[:world_size]),
+        "gives every piece to its first holder": dealt(held, lambda piece: 0)[rank],
+        "counts the pieces that a rank has to write, and not their bytes": dealt(held, lambda piece: 1)[rank],
+        "does not go through the pieces in sorted order": dealt(held, order=list)[rank],
+        "gives a piece to the last one of those that have equally few": dealt(held, tied=-1)[rank],
+        "goes through the largest pieces first": dealt(held, order=lambda all: sorted(all, key=lambda p: -p[2]))[rank],
+        "plans for the `world_size` ranks of the check, and not for `len(held)`": dealt(held[:world_size])[rank],
         "returns all that this rank holds": sorted(map(tuple, held[rank])),
     }
-    name_it(mine, planned(), slips)
+    name_it(mine, dealt(held)[rank], slips)
     return mine
 
 
 @exercise(
     "Save every piece once",
-    _dealt,
+    lambda xs: [[[*piece] for piece in mine] for mine in dealt(xs[0][0])[: len(xs)]],
     minutes=8,
     difficulty=2,
     inputs=_meshes,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from labkit.grading.exercise import Budget, Case, exercise
 from labkit.grading.inputs import counting, draws, vectors
 from labkit.theory import collectives
+from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, dist, everyones, rank, recorder, torch, world_size
@@ -129,18 +130,12 @@ def _even(n: int) -> list[Case]:
     return [_on(ways[i % len(ways)], case) for i, case in enumerate(small)] + large
 
 
-def made(among):
-    """Make a group of each list of ranks; return this rank's."""
-    groups = [(ranks, dist.new_group(ranks)) for ranks in among]
-    return next((group for ranks, group in groups if rank in ranks), None)
-
-
 def sends_out(reduces, x, hosts, across, share, who=""):
     """Call with the groups of this host and `across`; hold what this rank sends to other hosts against its share."""
     from workbook.tools.rank import link
 
     with recorder.paused():
-        groups = made(hosts), made(across)
+        groups = my_group(hosts), my_group(across)
         ends = link.connections(hosts)
         before = link.sent(ends)
     total = reduces(x, *groups)

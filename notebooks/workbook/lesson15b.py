@@ -68,17 +68,6 @@ def pcie_path(mine, theirs):
     return "PIX" if mine[0] == theirs[0] else "PXB"
 
 
-def _chosen(rows: Sequence[Sequence[str]]) -> list[int]:
-    taken = [0] * len(rows[0])
-    found = []
-    for row in rows:
-        near = min(map(topology.level, row))
-        nic = min((i for i, path in enumerate(row) if topology.level(path) == near), key=lambda i: taken[i])
-        taken[nic] += 1
-        found.append(nic)
-    return found
-
-
 def _servers(n: int) -> list[Case]:
     bundled = map(topology.find, ("p4d", "ndv4", "h100-1453", "v100", "ndv5", "ncv4"))
     asked = [([[server.path(gpu, nic) for nic in server.nics] for gpu in server.gpus],) for server in bundled]
@@ -89,7 +78,7 @@ def _servers(n: int) -> list[Case]:
 
 @exercise(
     "A network card for each GPU",
-    lambda xs: [_chosen(rows) for (rows,) in xs],
+    lambda xs: [choose_nics(rows) for (rows,) in xs],
     minutes=8,
     difficulty=2,
     inputs=_servers,

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from labkit.grading.exercise import Case, exercise
+from labkit.grading.inputs import options
 from labkit.grading.prediction import ask
 
 on_paper = partial(exercise, ranks=(2,), forbids=("collectives",))
 
 
-def expected_stage_memory(
-    layers: int, width: int, tokens: int, data: int, tensor: int, pipe: int, micro: int, zero: int, sequence: bool
-) -> dict[str, float]:
-    """Work out what the exercise of this name asks for: `tools.planning` without norms, embeddings and output."""
-    mine = 12 * width**2 * layers / pipe / tensor
-    shards = [data if zero >= stage else 1 for stage in (3, 2, 1)]
-    of_token = 34 / tensor if sequence else 10 + 24 / tensor
-    return {
-        "weights": 2 * mine / shards[0],
-        "gradients": 2 * mine / shards[1],
-        "optimizer": 12 * mine / shards[2],
-        "activations": min(pipe, micro) * tokens / data / micro * width * of_token * layers / pipe,
-    }
-
-
-def _plans(n: int) -> list[Case]:
-    names = ("layers", "width", "tokens", "data", "tensor", "pipe", "micro", "zero", "sequence")
-
-    def case(about: str, *numbers: Any) -> Case:
-        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
-
-    large, huge = (80, 8192, 256 * 8192), (128, 25_600, 1024 * 2048)
-    return [
-        case("data 4", 4, 10, 4000, 4, 1, 1, 1, 0, False),
-        case("tensor 2, pipe 2, one micro-batch", 4, 10, 4000, 1, 2, 2, 1, 0, False),
-        case("66B: data 4, tensor 8, pipe 2, ZeRO-1", *large, 4, 8, 2, 64, 1, False),
-        case("66B: the same with sequence parallelism", *large, 4, 8, 2, 64, 1, True),
-        case("66B: data 8, tensor 8, ZeRO-2", *large, 8, 8, 1, 32, 2, True),
-        case("66B: data 4, tensor 2, pipe 8, ZeRO-3", *large, 4, 2, 8, 16, 3, False),
-        case("1T: data 16, tensor 8, pipe 8, four micro-batches", *huge, 16, 8, 8, 4, 1, True),
-    ]
+LARGE, HUGE = (80, 8192, 256 * 8192), (128, 25_600, 1024 * 2048)  # layers, width and tokens of a batch
 
 
 MEMORY_SLIPS = {
@@ -62,9 +31,18 @@ MEMORY_SLIPS = {
 
 @on_paper(
     "What a GPU of the first stage holds",
-    lambda xs, **numbers: [expected_stage_memory(**numbers)] * len(xs),
+    lambda xs, **numbers: [stage_memory(**numbers)] * len(xs),
     difficulty=2,
-    inputs=_plans,
+    inputs=options(
+        "layers width tokens data tensor pipe micro zero sequence",
+        ("data 4", 4, 10, 4000, 4, 1, 1, 1, 0, False),
+        ("tensor 2, pipe 2, one micro-batch", 4, 10, 4000, 1, 2, 2, 1, 0, False),
+        ("66B: data 4, tensor 8, pipe 2, ZeRO-1", *LARGE, 4, 8, 2, 64, 1, False),
+        ("66B: the same with sequence parallelism", *LARGE, 4, 8, 2, 64, 1, True),
+        ("66B: data 8, tensor 8, ZeRO-2", *LARGE, 8, 8, 1, 32, 2, True),
+        ("66B: data 4, tensor 2, pipe 8, ZeRO-3", *LARGE, 4, 2, 8, 16, 3, False),
+        ("1T: data 16, tensor 8, pipe 8, four micro-batches", *HUGE, 16, 8, 8, 4, 1, True),
+    ),
     tolerance=1e-6,
     slips=MEMORY_SLIPS,
 )
@@ -103,23 +81,14 @@ def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequenc
     }
 
 
-def expected_mates(order: Sequence[str], sizes: dict[str, int], rank: int, along: str) -> list[int]:
-    """Work out what the exercise of this name asks for."""
-    stride = 1
-    for name in order[order.index(along) + 1 :]:
-        stride *= sizes[name]
-    mine = rank // stride % sizes[along]
-    return [rank + (place - mine) * stride for place in range(sizes[along])]
-
-
 def _orders(n: int) -> list[Case]:
     usual, turned = ["pipe", "data", "tensor"], ["tensor", "data", "pipe"]
 
     def case(order: list[str], pipe: int, data: int, tensor: int, rank: int, along: str) -> Case:
         sizes = {"pipe": pipe, "data": data, "tensor": tensor}
         told = " x ".join(f"{name} {sizes[name]}" for name in order)
-        options = {"order": order, "sizes": sizes, "rank": rank, "along": along}
-        return Case([()] * n, f"{told}, rank {rank}, along {along}", options)
+        asked = {"order": order, "sizes": sizes, "rank": rank, "along": along}
+        return Case([()] * n, f"{told}, rank {rank}, along {along}", asked)
 
     return [
         case(usual, 2, 2, 2, 5, "tensor"),
@@ -150,7 +119,7 @@ MATES_SLIPS = {
 
 @on_paper(
     "Who is in my group?",
-    lambda xs, order, sizes, rank, along: [expected_mates(order, sizes, rank, along)] * len(xs),
+    lambda xs, **asked: [mates(**asked)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=_orders,
@@ -184,34 +153,6 @@ def mates(order, sizes, rank, along):
     return [first + i * step for i in range(sizes[along])]
 
 
-def expected_leaves_host(groups: Sequence[Sequence[int]], size: float, per_host: int) -> float:
-    """Work out what the exercise of this name asks for."""
-    out: dict[int, float] = {}
-    for ranks in groups:
-        n = len(ranks)
-        for i, rank in enumerate(ranks):
-            away = rank // per_host != ranks[(i + 1) % n] // per_host
-            out[rank // per_host] = out.get(rank // per_host, 0.0) + away * 2 * size * (n - 1) / n
-    return max(out.values())
-
-
-def _groups(n: int) -> list[Case]:
-    rows = [[8 * h + i for h in range(4)] for i in range(8)]
-    return [
-        Case([()] * n, about, {"groups": groups, "size": size, "per_host": per_host})
-        for about, groups, size, per_host in (
-            ("two groups of neighbours", [[0, 1], [2, 3]], 1000.0, 2),
-            ("two groups across", [[0, 2], [1, 3]], 1000.0, 2),
-            ("one group of four, two hosts", [[0, 1, 2, 3]], 1000.0, 2),
-            ("the same ring in another order", [[0, 2, 1, 3]], 1000.0, 2),
-            ("eight groups across four hosts of eight", rows, 12e9, 8),
-            ("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
-            ("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900.0, 4),
-            ("one host for all", [[0, 1, 2, 3]], 1000.0, 8),
-        )
-    ]
-
-
 LEAVES_SLIPS = {
     "does not close the ring": ("ranks[1:] + ranks[:1]", "ranks[1:]"),
     "counts every message": ("following // per_host != host", "following != rank"),
@@ -236,10 +177,20 @@ LEAVES_SLIPS = {
 
 @on_paper(
     "What leaves a host",
-    lambda xs, **numbers: [expected_leaves_host(**numbers)] * len(xs),
+    lambda xs, **numbers: [leaves_host(**numbers)] * len(xs),
     minutes=8,
     difficulty=2,
-    inputs=_groups,
+    inputs=options(
+        "groups size per_host",
+        ("two groups of neighbours", [[0, 1], [2, 3]], 1000.0, 2),
+        ("two groups across", [[0, 2], [1, 3]], 1000.0, 2),
+        ("one group of four, two hosts", [[0, 1, 2, 3]], 1000.0, 2),
+        ("the same ring in another order", [[0, 2, 1, 3]], 1000.0, 2),
+        ("eight groups across four hosts of eight", [[8 * h + i for h in range(4)] for i in range(8)], 12e9, 8),
+        ("16 GPUs in one ring, two hosts", [list(range(16))], 14e9, 8),
+        ("groups of three in hosts of four", [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]], 900.0, 4),
+        ("one host for all", [[0, 1, 2, 3]], 1000.0, 8),
+    ),
     tolerance=1e-6,
     slips=LEAVES_SLIPS,
 )

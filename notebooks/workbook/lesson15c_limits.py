@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from labkit.grading.exercise import NOTHING, Case
+from labkit.grading.exercise import NOTHING
+from labkit.grading.inputs import options
 from workbook.lesson15c import on_paper
-
-
-def expected_fewest_micro(rows: int, data: int, pipe: int, most: float) -> int | None:
-    """Work out what the exercise of this name asks for."""
-    for micro in range(1, rows // data + 1):
-        if rows // data % micro == 0 and (pipe - 1) / (micro + pipe - 1) <= most:
-            return micro
-    return None
-
 
 FEWEST_SLIPS = {
     "forgets that the copies share the batch": ("rows // data", "rows"),
@@ -27,21 +19,19 @@ FEWEST_SLIPS = {
 
 @on_paper(
     "Micro-batches for a small bubble",
-    lambda xs, **numbers: [expected_fewest_micro(**numbers) or NOTHING] * len(xs),
+    lambda xs, **numbers: [fewest_micro(**numbers) or NOTHING] * len(xs),
     minutes=5,
-    inputs=lambda n: [
-        Case([()] * n, about, {"rows": rows, "data": data, "pipe": pipe, "most": most})
-        for about, rows, data, pipe, most in (
-            ("64 rows, 4 stages, half the time", 64, 1, 4, 0.5),
-            ("two copies", 64, 2, 4, 0.1),
-            ("8 stages, 10 %, 256 rows, 4 copies", 256, 4, 8, 0.1),
-            ("96 rows: 27 micro-batches would do", 96, 1, 4, 0.1),
-            ("exactly the limit", 36, 1, 5, 0.1),
-            ("too few rows", 64, 4, 8, 0.1),
-            ("no pipeline", 64, 4, 1, 0.1),
-            ("1T: 16 stages", 1024, 8, 16, 0.11),
-        )
-    ],
+    inputs=options(
+        "rows data pipe most",
+        ("64 rows, 4 stages, half the time", 64, 1, 4, 0.5),
+        ("two copies", 64, 2, 4, 0.1),
+        ("8 stages, 10 %, 256 rows, 4 copies", 256, 4, 8, 0.1),
+        ("96 rows: 27 micro-batches would do", 96, 1, 4, 0.1),
+        ("exactly the limit", 36, 1, 5, 0.1),
+        ("too few rows", 64, 4, 8, 0.1),
+        ("no pipeline", 64, 4, 1, 0.1),
+        ("1T: 16 stages", 1024, 8, 16, 0.11),
+    ),
     slips=FEWEST_SLIPS,
 )
 def fewest_micro(rows, data, pipe, most):
@@ -65,40 +55,7 @@ def fewest_micro(rows, data, pipe, most):
     return None
 
 
-def expected_what_is_wrong(
-    gpus: int, per_host: int, heads: int, layers: int, rows: int, data: int, tensor: int, pipe: int, micro: int
-) -> list[str]:
-    """Work out what the exercise of this name asks for."""
-    faults = {
-        "gpus": data * tensor * pipe != gpus,
-        "heads": heads % tensor != 0,
-        "layers": layers % pipe != 0,
-        "rows": rows % (data * micro) != 0,
-        "host": per_host % tensor != 0,
-    }
-    return [name for name, there in faults.items() if there]
-
-
-def _meshes(n: int) -> list[Case]:
-    names = ("gpus", "per_host", "heads", "layers", "rows", "data", "tensor", "pipe", "micro")
-
-    def case(about: str, *numbers: int) -> Case:
-        return Case([()] * n, about, dict(zip(names, numbers, strict=True)))
-
-    big = (64, 8, 64, 80, 256)
-    return [
-        case("nothing is wrong", *big, 4, 8, 2, 64),
-        case("32 GPUs of 64", *big, 2, 8, 2, 1),
-        case("GPT-3 by 14", 112, 14, 96, 96, 64, 8, 14, 1, 8),
-        case("80 layers in 32 stages", *big, 2, 1, 32, 16),
-        case("two hosts for one tensor group", *big, 4, 16, 1, 64),
-        case("128 micro-batches of 64 sequences", *big, 4, 8, 2, 128),
-        case("72 micro-batches would need 288 sequences", *big, 4, 8, 2, 72),
-        case("tensor 4 in hosts of 6", 24, 6, 32, 24, 48, 3, 4, 2, 4),
-        case("everything at once", *big, 3, 24, 3, 7),
-        case("fewer heads than ranks", 16, 8, 4, 32, 16, 2, 8, 1, 1),
-        case("one rank in a host", 4, 1, 32, 24, 48, 4, 1, 1, 4),
-    ]
+BIG = (64, 8, 64, 80, 256)  # GPUs, of which 8 in a host, heads, layers, and rows in a batch
 
 
 WRONG_SLIPS = {
@@ -114,9 +71,22 @@ WRONG_SLIPS = {
 
 @on_paper(
     "What is wrong with this plan?",
-    lambda xs, **numbers: [expected_what_is_wrong(**numbers)] * len(xs),
+    lambda xs, **numbers: [what_is_wrong(**numbers)] * len(xs),
     minutes=6,
-    inputs=_meshes,
+    inputs=options(
+        "gpus per_host heads layers rows data tensor pipe micro",
+        ("nothing is wrong", *BIG, 4, 8, 2, 64),
+        ("32 GPUs of 64", *BIG, 2, 8, 2, 1),
+        ("GPT-3 by 14", 112, 14, 96, 96, 64, 8, 14, 1, 8),
+        ("80 layers in 32 stages", *BIG, 2, 1, 32, 16),
+        ("two hosts for one tensor group", *BIG, 4, 16, 1, 64),
+        ("128 micro-batches of 64 sequences", *BIG, 4, 8, 2, 128),
+        ("72 micro-batches would need 288 sequences", *BIG, 4, 8, 2, 72),
+        ("tensor 4 in hosts of 6", 24, 6, 32, 24, 48, 3, 4, 2, 4),
+        ("everything at once", *BIG, 3, 24, 3, 7),
+        ("fewer heads than ranks", 16, 8, 4, 32, 16, 2, 8, 1, 1),
+        ("one rank in a host", 4, 1, 32, 24, 48, 4, 1, 1, 4),
+    ),
     slips=WRONG_SLIPS,
 )
 def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro):

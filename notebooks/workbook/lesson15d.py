@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
+from labkit.grading.inputs import options
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from workbook.tools.events import slowest
@@ -81,19 +82,7 @@ def _hierarchical(
     return [float(inside + figures("all_reduce", "ring", hosts).seconds(far, nbytes / gpus / nic))] * len(xs)
 
 
-def _clusters(n: int) -> list[Case]:
-    def case(about: str, nbytes: float, hosts: int, gpus: int, **more: float) -> Case:
-        links = {"near": 3e-6, "nvlink": 400e9, "far": 14e-6, "nic": 50e9} | more
-        return Case([()] * n, about, {"nbytes": nbytes, "hosts": hosts, "gpus": gpus} | links)
-
-    return [
-        case("one host: the rings inside it, alone", 1e9, 1, 8),
-        case("hosts of one GPU: the ring between hosts, alone", 1e9, 5, 1),
-        case("two hosts of 4: all three parts", 1e9, 2, 4),
-        case("12,500 hosts of 8", 1e9, 12_500, 8),
-        case("8 bytes: latency alone", 8.0, 100, 8),
-        case("free latency: bytes alone", 1e9, 16, 8, near=0.0, far=0.0),
-    ]
+LINKS = (3e-6, 400e9, 14e-6, 50e9)  # latency and bandwidth inside a host, and between hosts
 
 
 @on_paper(
@@ -101,7 +90,15 @@ def _clusters(n: int) -> list[Case]:
     _hierarchical,
     minutes=8,
     difficulty=2,
-    inputs=_clusters,
+    inputs=options(
+        "nbytes hosts gpus near nvlink far nic",
+        ("one host: the rings inside it, alone", 1e9, 1, 8, *LINKS),
+        ("hosts of one GPU: the ring between hosts, alone", 1e9, 5, 1, *LINKS),
+        ("two hosts of 4: all three parts", 1e9, 2, 4, *LINKS),
+        ("12,500 hosts of 8", 1e9, 12_500, 8, *LINKS),
+        ("8 bytes: latency alone", 8.0, 100, 8, *LINKS),
+        ("free latency: bytes alone", 1e9, 16, 8, 0.0, 400e9, 0.0, 50e9),
+    ),
     tolerance=1e-9,
 )
 def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
@@ -130,17 +127,15 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     "How long does an average rank wait for the slowest?",
     lambda xs, hiccup, ranks: [hiccup * (slowest.harmonic(ranks) - 1)] * len(xs),
     minutes=4,
-    inputs=lambda n: [
-        Case([()] * n, about, {"hiccup": hiccup, "ranks": ranks})
-        for about, hiccup, ranks in (
-            ("one rank waits for nobody", 1.0, 1),
-            ("two ranks", 0.02, 2),
-            ("10 ranks", 3.0, 10),
-            ("1,000 ranks", 0.02, 1000),
-            ("100,000 ranks", 0.02, 100_000),
-            ("no hiccups", 0.0, 64),
-        )
-    ],
+    inputs=options(
+        "hiccup ranks",
+        ("one rank waits for nobody", 1.0, 1),
+        ("two ranks", 0.02, 2),
+        ("10 ranks", 3.0, 10),
+        ("1,000 ranks", 0.02, 1000),
+        ("100,000 ranks", 0.02, 100_000),
+        ("no hiccups", 0.0, 64),
+    ),
     tolerance=1e-9,
 )
 def expected_wait(hiccup, ranks):
@@ -165,17 +160,15 @@ YEAR = 8766 * 3600.0  # in seconds
     "How often should the job save?",
     lambda xs, mtbf, ranks, save, step: [max(1, round(sqrt(2 * save * mtbf / ranks) / step))] * len(xs),
     minutes=5,
-    inputs=lambda n: [
-        Case([()] * n, about, {"mtbf": mtbf, "ranks": ranks, "save": save, "step": step})
-        for about, mtbf, ranks, save, step in (
-            ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
-            ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
-            ("one rank", 5 * YEAR, 1, 60.0, 5.0),
-            ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
-            ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
-            ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
-        )
-    ],
+    inputs=options(
+        "mtbf ranks save step",
+        ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
+        ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
+        ("one rank", 5 * YEAR, 1, 60.0, 5.0),
+        ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
+        ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
+        ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
+    ),
 )
 def steps_between_checkpoints(mtbf, ranks, save, step):
     """Return the number of training steps between two checkpoints.

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from workbook.harnesses import adam_step
+
 if TYPE_CHECKING:
     from labkit.rank.cell_names import rank, torch, world_size
 
@@ -48,41 +50,31 @@ class Products(TorchDispatchMode):
 class AdamW:
     """Adam with decoupled weight decay; torch's own imports for seconds in its first step, one rank after another."""
 
-    def __init__(self, params, lr, decay=0.01, betas=(0.9, 0.999), eps=1e-8):
-        self.params, self.lr, self.decay, self.betas, self.eps, self.state = list(params), lr, decay, betas, eps, {}
-
-    def zero_grad(self):
-        for p in self.params:
-            p.grad = None
-
-    @torch.no_grad()
-    def step(self):
-        for p in self.params:
-            first, second, count = self.state.get(p, (torch.zeros_like(p), torch.zeros_like(p), 0))
-            first = self.betas[0] * first + (1 - self.betas[0]) * p.grad
-            second = self.betas[1] * second + (1 - self.betas[1]) * p.grad**2
-            self.state[p] = first, second, count + 1
-            scale = (second / (1 - self.betas[1] ** (count + 1))).sqrt() + self.eps
-            p.mul_(1 - self.lr * self.decay).sub_(self.lr * first / (1 - self.betas[0] ** (count + 1)) / scale)
-
-
-class Adam:
-    """Adam, which keeps each gradient that it saw; torch's own imports a compiler for seconds when it is first used."""
-
-    def __init__(self, params, lr):
-        self.param_groups, self.state, self.gradients = [{"params": list(params), "lr": lr}], {}, []
+    def __init__(self, params, lr, decay=0.01):
+        self.params, self.lr, self.decay, self.state = list(params), lr, decay, {}
 
     def zero_grad(self, set_to_none=True):
-        for p in self.param_groups[0]["params"]:
+        for p in self.params:
             p.grad = None
 
     @torch.no_grad()
     def step(self):
-        (p,), lr = self.param_groups[0]["params"], self.param_groups[0]["lr"]
+        for p in self.params:
+            mean, square, count = self.state.get(p, (0, 0, 0))
+            mean, square, by = adam_step(mean, square, p.grad, count + 1)
+            self.state[p] = mean, square, count + 1
+            p.mul_(1 - self.lr * self.decay).sub_(self.lr * by)
+
+
+class Adam(AdamW):
+    """Adam of one parameter, which keeps each gradient that it saw, and does nothing without one."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, lr, decay=0)
+        self.gradients = []
+
+    def step(self):
+        (p,) = self.params
         self.gradients.append(None if p.grad is None else p.grad.clone())
-        if p.grad is None:
-            return
-        step, mean, square = self.state.get(p, (0, torch.zeros_like(p), torch.zeros_like(p)))
-        step, mean, square = step + 1, mean.lerp(p.grad, 0.1), square * 0.999 + 0.001 * p.grad**2
-        self.state[p] = step, mean, square
-        p -= lr * mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8)
+        if p.grad is not None:
+            super().step()

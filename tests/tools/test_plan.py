@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import LabError
-from workbook.capstone import expected_mesh_price
+from workbook.capstone import mesh_price
 from workbook.tools import costs, plan, sharding
 from workbook.tools.plan import Mesh, Model
 
@@ -54,7 +54,7 @@ def test_states_without_embeddings_and_norms_are_what_the_exercise_asks_for(subt
         with subtests.test(mesh=mesh):
             share = 2**16 / mesh.data
             held = sum(plan.held(LLAMA, mesh, share).values())
-            rough = expected_mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
+            rough = mesh_price(LLAMA.parameters, 80, 8192, 2**16, mesh.data, mesh.tensor, mesh.pipe)
             assert held == pytest.approx(rough["memory"], rel=0.1)
             middle = mesh.pipe // 2 if mesh.pipe > 2 else 0
             sent = plan.sent(LLAMA, mesh, share, middle)

@@ -9,8 +9,8 @@ import pytest
 
 from labkit.content import predictions
 from labkit.floor.errors import LabError
-from workbook.lesson15c import expected_leaves_host, expected_mates, expected_stage_memory
-from workbook.lesson15c_limits import expected_fewest_micro, expected_what_is_wrong
+from workbook.lesson15c import leaves_host, mates, stage_memory
+from workbook.lesson15c_limits import fewest_micro, what_is_wrong
 from workbook.tools import pipeline, plan, sharding
 from workbook.tools.costs import seconds
 from workbook.tools.planning import (
@@ -83,7 +83,7 @@ def test_the_exercise_has_the_same_but_for_the_ends(subtests: pytest.Subtests):
     for mesh, zero, sequence in product(((4, 8, 2, 64), (8, 8, 1, 32), (4, 2, 8, 16)), range(4), (False, True)):
         with subtests.test(mesh=mesh, zero=zero, sequence=sequence):
             held = Price(BIG, Plan(*mesh, zero, sequence)).stages[0]
-            rough = expected_stage_memory(80, 8192, 256 * 8192, *mesh, zero, sequence)
+            rough = stage_memory(80, 8192, 256 * 8192, *mesh, zero, sequence)
             layer = 2 * BIG.model.layer / mesh[1] if zero == 3 else 0
             tolerance = 0.2 if mesh[2] == 8 else 0.08  # the embedding of a vocabulary of 128,256
             assert held["weights"] - layer == pytest.approx(rough["weights"], rel=tolerance)
@@ -148,9 +148,9 @@ def test_from_rank_to_rank_is_as_much_as_the_dimensions_send(subtests: pytest.Su
             assert price.pairs.sum() == pytest.approx(usual.pairs.sum()), "an order moves bytes, and makes none"
 
 
-def mates(its: Plan, rank: int, along: str) -> list[int]:
+def members(its: Plan, rank: int, along: str) -> list[int]:
     sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
-    return expected_mates(its.order.split(), sizes, rank, along)
+    return mates(its.order.split(), sizes, rank, along)
 
 
 def test_ranks_send_round_the_groups_of_the_exercise(subtests: pytest.Subtests):
@@ -162,7 +162,7 @@ def test_ranks_send_round_the_groups_of_the_exercise(subtests: pytest.Subtests):
                 ring = [rank]
                 while to[ring[-1]] != rank:
                     ring.append(int(to[ring[-1]]))
-                assert sorted(ring) == mates(its, rank, along)
+                assert sorted(ring) == members(its, rank, along)
 
 
 def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtests):
@@ -172,17 +172,15 @@ def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtest
             its = Plan(*mesh, micro=2, order=order)
             price = Price(job, its)
             groups = {
-                along: [list(g) for g in {tuple(mates(its, r, along)) for r in range(8)}]
+                along: [list(g) for g in {tuple(members(its, r, along)) for r in range(8)}]
                 for along in ("tensor", "data")
             }
             one = job.rows * job.tokens / its.data * 128 * 4  # bytes of the activations of a copy's share
             layers = 4 / its.pipe
-            assert price.flows["tensor"].across == pytest.approx(
-                expected_leaves_host(groups["tensor"], 4 * layers * one, 4)
-            )
+            assert price.flows["tensor"].across == pytest.approx(leaves_host(groups["tensor"], 4 * layers * one, 4))
             if its.pipe == 1:  # else the stages' gradients are not equally many
                 gradients = 4 * plan.parameters(job.model, its.mesh)
-                assert price.flows["data"].across == pytest.approx(expected_leaves_host(groups["data"], gradients, 4))
+                assert price.flows["data"].across == pytest.approx(leaves_host(groups["data"], gradients, 4))
 
 
 # -- seconds ----------------------------------------------------------------------------------------------------------
@@ -290,7 +288,7 @@ def test_each_fault_has_its_own_reason(job: str, its: Plan, state: str, said: st
 
 def test_the_exercise_finds_what_makes_a_plan_impossible():
     for its in (Plan(4, 8, 2, 64), Plan(3, 8, 2, 1), Plan(1, 2, 32, 1), Plan(4, 8, 2, 128), Plan(4, 3, 2, 1)):
-        named = expected_what_is_wrong(64, 8, 64, 80, 256, its.data, its.tensor, its.pipe, its.micro)
+        named = what_is_wrong(64, 8, 64, 80, 256, its.data, its.tensor, its.pipe, its.micro)
         said = " ".join(impossible(BIG, its))
         words = {"gpus": "GPUs, and there", "heads": "heads", "layers": "layers", "rows": "equal micro-batches"}
         there = [name for name, word in words.items() if word in said]
@@ -362,7 +360,7 @@ def test_trading_copies_for_stages_leaves_activations_and_bubble_as_they_are():
     assert max(kept) == pytest.approx(min(kept))
     bubbles = [Price(TRILLION, Plan(128 // p, 8, p, 8 * p, 1, True)).bubble for p in (16, 32, 64)]
     assert max(bubbles) - min(bubbles) < 0.005
-    assert expected_fewest_micro(1024, 8, 16, 0.05) is None
+    assert fewest_micro(1024, 8, 16, 0.05) is None
 
 
 def test_what_each_parallelism_sends_by_itself_is_in_the_order_of_the_lesson():
