@@ -1,4 +1,4 @@
-"""Sliders over plain values that call a function and show what it returns: move one, and the picture is another."""
+"""Offer sliders over plain values that call a function and show what it returns."""
 
 from __future__ import annotations
 

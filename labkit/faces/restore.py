@@ -1,4 +1,4 @@
-"""The button with which a notebook puts itself back to the workbook's version; it needs no ranks."""
+"""Offer a button with which a notebook puts itself back to the workbook's version; it needs no ranks."""
 
 from __future__ import annotations
 

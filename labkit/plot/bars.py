@@ -1,4 +1,4 @@
-"""Stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
+"""Draw stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
 
 Colours mean ranks and stand at the foot of a bar; what lies in it is told apart by greys and hatches.
 """

@@ -1,4 +1,4 @@
-"""Values over steps, or over time, a line a rank, panels side by side on one scale: what ranks recorded in training.
+"""Draw values over steps, or over time, a line a rank, panels side by side on one scale.
 
 A line has its rank's colour and mark. Where lines lie upon one another their marks take turns, so all can be seen.
 """

@@ -1,4 +1,4 @@
-"""Before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
+"""Draw before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
 
 An arrow says that numbers depend on others. From row to row it stands for all the tiles of both; from or to some of
 them it leaves its row over these tiles and comes to the other one from under them, in a lane of its own.
@@ -29,7 +29,7 @@ Span = tuple[int, int]  # a row's tiles: the first and the last of them
 
 @dataclass(frozen=True)
 class Arrow:
-    """What rank `result` holds in its tiles `into` depends on the tiles `of` rank `source`; None: on the whole row."""
+    """The tiles `into` of rank `result` depend on the tiles `of` rank `source`; None stands for the whole row."""
 
     source: int
     result: int

@@ -1,4 +1,4 @@
-"""What `lab.bars` shows: the bytes that each rank holds, by kind, beside what a formula says. No torch, no cluster."""
+"""Show the bytes that each rank holds, by kind, beside what a formula says, for `lab.bars`. No torch, no cluster."""
 
 from __future__ import annotations
 

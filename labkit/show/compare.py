@@ -1,4 +1,4 @@
-"""Descriptions of one value per rank, cut into pieces of text, aligned, and marked where the ranks disagree.
+"""Cut descriptions of one value per rank into pieces of text, align them, and mark where the ranks disagree.
 
 Plain data in, plain data out: no torch, no cluster, no HTML.
 """

@@ -1,4 +1,4 @@
-"""What `lab.curves` returns: what every rank recorded over its steps, as a picture and as text. No torch."""
+"""Show the numbers that every rank recorded over its steps, for `lab.curves`. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `%%flow` returns: a value on every rank before and after a cell, and where each number came from.
+"""Show a value on every rank before and after a cell, and where each number came from, for `%%flow`.
 
 Plain data in; the picture is `labkit.plot.flow`'s. No torch, no cluster of its own.
 """

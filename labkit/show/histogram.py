@@ -1,4 +1,4 @@
-"""The value of `lab.histogram`: how many times each whole number occurs in what ranks have kept. No torch."""
+"""Count how many times each whole number occurs in what ranks have kept, for `lab.histogram`. No torch."""
 
 from __future__ import annotations
 

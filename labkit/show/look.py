@@ -1,4 +1,4 @@
-"""What `lab.look` shows: one row a rank, with what differs between the ranks marked. No torch, no cluster."""
+"""Show an expression on every rank, one row a rank, differences marked, for `lab.look`. No torch, no cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bases of values that show themselves as a picture, with the same told in words. No torch, no cluster."""
+"""Let values show themselves as a picture, with the same told in words. No torch, no cluster."""
 
 from __future__ import annotations
 

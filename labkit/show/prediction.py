@@ -1,4 +1,4 @@
-"""Predictions, one or a series, as they are asked, and as they are answered: folded where nothing was chosen."""
+"""Show questions, one or a series, as they are asked, and as they are answered: folded where nothing was chosen."""
 
 from __future__ import annotations
 

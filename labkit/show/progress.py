@@ -1,4 +1,4 @@
-"""The value of `lab.progress`: every exercise, its state, and which one comes next; how the predictions went."""
+"""Show every exercise, its state, and which one comes next, and how predictions went, for `lab.progress`."""
 
 from __future__ import annotations
 

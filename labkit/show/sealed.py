@@ -1,4 +1,4 @@
-"""What `%%flow x --predict` shows: a flow whose end is sealed until the learner has said what each rank holds."""
+"""Seal the end of a flow until the learner has said what each rank holds, for `%%flow x --predict`."""
 
 from __future__ import annotations
 

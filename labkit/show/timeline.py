@@ -1,4 +1,4 @@
-"""What `lab.last.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
+"""Show the operations of the last cell in space and time, for `lab.last.timeline`. No torch, no cluster."""
 
 from __future__ import annotations
 

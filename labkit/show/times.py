@@ -1,4 +1,4 @@
-"""What `lab.times` shows: the times that each rank has kept, repetition by repetition. No torch, no cluster."""
+"""Show the times that each rank has kept, repetition by repetition, for `lab.times`. No torch, no cluster."""
 
 from __future__ import annotations
 

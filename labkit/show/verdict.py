@@ -1,4 +1,4 @@
-"""What `lab.check` returns: right or wrong in one sentence, and a picture of where. No torch, no cluster of its own."""
+"""Say right or wrong in one sentence, with a picture of where, for `lab.check`. No torch, no cluster of its own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00
 
 
 class Verdict:
-    """How a function did: it displays itself as a sentence, with a picture where one helps.
+    """The result of a check: it displays itself as a sentence, with a picture where one helps.
 
     `state` is "not attempted", "elsewhere" (not on the ranks, but in the notebook), "right", "wrong", "raises",
     "deadlock", "slow", "forbidden", "costly", "not as asked", "differs" or "stopped"; `ok` is whether it is
@@ -114,7 +114,7 @@ class Verdict:
 
     @property
     def _rows(self) -> list[str]:
-        """What came and what should have come, in text, a line a rank."""
+        """The results and what they should have been, in text, a line a rank."""
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []

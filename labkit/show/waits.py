@@ -1,4 +1,4 @@
-"""What `lab.why` shows: in one sentence why a cell is stuck, then who waits for whom as a graph. No cluster."""
+"""Say in one sentence why a cell is stuck, and show which rank waits for which, for `lab.why`. No cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Waits(Story, Picture):
 
     @property
     def others(self) -> dict[int, str]:
-        """What each rank that does not wait did, or does, in words."""
+        """The doings of each rank that does not wait, in words."""
         return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
 
     @property

@@ -1,4 +1,4 @@
-"""What `lab.wire` shows: the bytes from each rank to each other one, beside the textbook's. No torch, no cluster."""
+"""Show the bytes from each rank to each other one, beside the textbook's, for `lab.wire`. No torch, no cluster."""
 
 from __future__ import annotations
 
