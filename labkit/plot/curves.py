@@ -146,11 +146,5 @@ def points(
 
 def mark(ax: Axes, x: float, y: float, nth: int, fill: str, edge: float) -> None:
     """Draw the n-th line's mark."""
-    look: dict[str, Any] = {
-        "markersize": 6,
-        "color": fill,
-        "markeredgecolor": INK,
-        "markeredgewidth": edge,
-        "zorder": 4,
-    }
+    look: dict[str, Any] = {"color": fill, "markeredgecolor": INK, "markeredgewidth": edge}
     ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], markersize=6, zorder=4, **look)

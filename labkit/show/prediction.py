@@ -51,11 +51,8 @@ class Question:
 class Answer:
     """The learner's choice, held against the answer: right, or the reply to that choice; then why.
 
-    Args:
-        prediction: the question.
-        choice: what was locked in; None where nothing was: then the answer is there, folded away.
-        first: what was locked in when the question was first answered.
-        late: whether the answer was there, folded away, before the choice was locked in.
+    Where `choice` is None, nothing was locked in, and the answer is folded away. `first` was locked in when the
+    question was first answered; `late` tells that the answer was there to read before the choice was locked in.
     """
 
     def __init__(
