@@ -40,10 +40,9 @@ from labkit.floor import moved_modules  # noqa: F401 - it finds what learners' k
 from labkit.floor.errors import CellError, LabError, StoppedError, StuckError
 
 if TYPE_CHECKING:
-    from labkit.faces.choose import Choose
     from labkit.faces.knob import Knob
     from labkit.faces.restore import put_back
-    from labkit.faces.widgets import Predict
+    from labkit.faces.widgets import Choose, Predict
     from labkit.lab import Lab
     from labkit.starting import start
 
@@ -77,7 +76,7 @@ __all__ = [
 
 
 _WHERE = {
-    "Choose": "labkit.faces.choose",
+    "Choose": "labkit.faces.widgets",
     "Knob": "labkit.faces.knob",
     "Lab": "labkit.lab",
     "Predict": "labkit.faces.widgets",

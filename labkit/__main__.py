@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(my_notebooks.renew(given.folder))
             print(f"Open them with: jupyter lab {given.folder}")
         else:
-            print(my_notebooks.said(*my_notebooks.put_back(given.folder, given.back)))
+            print(my_notebooks.put_back(given.folder, given.back))
             print(f"If it is open, {my_notebooks.RELOAD}")
     except LabError as error:
         print(error, file=sys.stderr)

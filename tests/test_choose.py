@@ -9,7 +9,7 @@ import pytest
 
 from labkit.content import predictions, series
 from labkit.faces import progress
-from labkit.faces.choose import Choose
+from labkit.faces.widgets import Choose
 from labkit.floor.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Series
 from tests.page import page

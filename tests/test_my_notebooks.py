@@ -343,7 +343,9 @@ def test_a_notebook_is_put_back_and_the_learners_is_kept(mine: Path, workbook: P
     before = (mine / TWO).read_bytes()
     write(workbook / TWO, "better")
     my_notebooks.renew(mine, workbook)
-    assert my_notebooks.put_back(mine, which, workbook) == (TWO, MINE)
+    assert f"{TWO} is the workbook's version again. Yours is kept as {MINE}." == my_notebooks.put_back(
+        mine, which, workbook
+    )
     assert sources(mine / TWO) == ["better"]
     assert (mine / MINE).read_bytes() == before
     assert NEW not in names(mine)
@@ -354,11 +356,11 @@ def test_a_notebook_is_put_back_and_the_learners_is_kept(mine: Path, workbook: P
 def test_every_version_that_was_put_back_is_kept(mine: Path, workbook: Path):
     for number in (1, 2, 3):
         change(mine / TWO, f"mine {number}")
-        assert my_notebooks.put_back(mine, "02", workbook)[1] == f"02-send-and-receive.mine-{number}.ipynb"
+        assert f"kept as 02-send-and-receive.mine-{number}.ipynb" in my_notebooks.put_back(mine, "02", workbook)
     assert sources(mine / "02-send-and-receive.mine-2.ipynb")[0] == "mine 2"
-    assert my_notebooks.put_back(mine, "02", workbook) == (TWO, ""), "as it was copied: nothing to keep"
+    assert "There was no change of yours to keep." in my_notebooks.put_back(mine, "02", workbook)
     run_only(mine / TWO)
-    assert my_notebooks.put_back(mine, "02", workbook)[1] == "02-send-and-receive.mine-4.ipynb", (
+    assert "kept as 02-send-and-receive.mine-4.ipynb" in my_notebooks.put_back(mine, "02", workbook), (
         "outputs are the learner's"
     )
 

@@ -14,8 +14,7 @@ import pytest
 from labkit.content import predictions
 from labkit.content import series as content_series
 from labkit.faces import current_lab
-from labkit.faces.choose import Choose
-from labkit.faces.widgets import Predict
+from labkit.faces.widgets import Choose, Predict
 from labkit.floor.errors import LabError
 from labkit.grading.prediction import Option, Prediction, Series, Trap, ask
 from tests.notebooks import NOTEBOOKS, sources

@@ -118,6 +118,7 @@ def test_two_to_eight_ranks_have_a_picture(n):
 def test_the_still_picture_of_many_steps_has_the_first_and_the_last_and_bears_its_size():
     steps = Steps(chain(8))
     steps.film.replay.steps *= 5
+    steps.film.count *= 5
 
     assert len(steps.film.still) < 150_000
     assert all(words in steps.film.still.decode() for words in ("step 1 of 35", "step 35 of 35", "after step 35"))

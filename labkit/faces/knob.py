@@ -1,4 +1,4 @@
-"""Sliders over plain values that call a function and show what it returns: move one, and the picture is another."""
+"""Offer sliders over plain values that call a function and show what it returns."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class Knob(Box):
 
     def _choice(self, name: str, value: Any) -> Any:
         for choice in self._choices[name]:
-            if _same(choice, value):
+            if isinstance(choice, bool) == isinstance(value, bool) and choice == value:  # 1 is not True here
                 return choice
         raise LabError(
             f"{name}={value!r} is not on this knob. Choose {listed([*map(repr, self._choices[name])], 'or')}."
@@ -212,10 +212,6 @@ def _fits(show: Any, choices: Mapping[str, Any]) -> None:
         ) from None
     except ValueError:
         pass  # a built-in one without a signature
-
-
-def _same(one: Any, other: Any) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 
 def _said(value: Any) -> str:

@@ -98,37 +98,26 @@ def renew(folder: Path, workbook: Path = WORKBOOK) -> Renewal:
     return told
 
 
-def put_back(folder: Path, which: str, workbook: Path = WORKBOOK) -> tuple[str, str]:
-    """Put the workbook's version in the place of a copy, and return its name and that of the learner's, which is kept.
+def put_back(folder: Path, which: str, workbook: Path = WORKBOOK) -> str:
+    """Put the workbook's version in the place of a copy, keep the learner's, and say so in a sentence or two.
 
-    `which` is a lesson's number ("02"), its name or its file. The second name is empty where nothing had to be kept.
+    `which` is a lesson's number ("02"), its name or its file.
     """
     lessons = _lessons(workbook, folder)
     name = find(which, list(lessons))
-    copy, kept = folder / name, ""
+    copy, kept = folder / name, "There was no change of yours to keep."
     with _writing(folder):
         if copy.is_file() and copy.read_bytes() != lessons[name].encode():
-            kept = _keep(copy)
+            kept = f"Yours is kept as {_keep(copy)}."
         made = _made(folder)
         _copy(folder, name, lessons[name], made)
         _drop_new(folder, name, digest(lessons[name]), made)
         _write_made(folder, made)
-    return name, kept
+    return f"{name} is the workbook's version again. {kept}"
 
 
 # JupyterLab does not see that a file has changed until it saves: then it asks whether to overwrite it.
 RELOAD = "choose File ▸ Reload Notebook from Disk. If JupyterLab asks, choose Reload or Revert, not Overwrite."
-
-
-def said(name: str, kept: str) -> str:
-    """Say what `put_back` has done.
-
-    >>> said("02-two.ipynb", "02-two.mine-1.ipynb")
-    "02-two.ipynb is the workbook's version again. Yours is kept as 02-two.mine-1.ipynb."
-    """
-    return f"{name} is the workbook's version again. " + (
-        f"Yours is kept as {kept}." if kept else "There was no change of yours to keep."
-    )
 
 
 def find(which: str, names: Sequence[str]) -> str:

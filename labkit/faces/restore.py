@@ -1,4 +1,4 @@
-"""The button with which a notebook puts itself back to the workbook's version; it needs no ranks."""
+"""Offer a button with which a notebook puts itself back to the workbook's version; it needs no ranks."""
 
 from __future__ import annotations
 
@@ -48,11 +48,15 @@ class PutBack(Box):
         self._no = ipywidgets.Button(description="Leave it as it is")
         self._choice = ipywidgets.HBox([self._yes, self._no])
         self._said = ipywidgets.HTML()
-        self._ask.on_click(lambda _: self._open())
+        question = (
+            f"This replaces {self._name} with the workbook's version, without outputs. "
+            "Yours is kept beside it under another name. Save it first (Ctrl+S)."
+        )
+        self._ask.on_click(lambda _: self._say(question, asking=True))
         self._yes.on_click(lambda _: self.attempt(self.confirm, self._said))
-        self._no.on_click(lambda _: self._close(""))
+        self._no.on_click(lambda _: self._say(""))
         super().__init__([ipywidgets.HTML(DEAF), self._ask, self._said, self._choice])
-        self._close("")
+        self._say("")
 
     def confirm(self) -> str:
         """Put the notebook back and say under which name the learner's is kept.
@@ -62,10 +66,10 @@ class PutBack(Box):
         # Running the cell with this button has changed the page, so that it cannot be saved yet.
         if self._unsaved and self._version() == self._unsaved:
             raise LabError("Save this notebook first (Ctrl+S), then put it back: only what is saved can be kept.")
-        said = my_notebooks.said(*my_notebooks.put_back(self._folder, self._name))
+        said = my_notebooks.put_back(self._folder, self._name)
         where = "This page still shows yours:" if self._open_here else "If it is open,"
         told = f"{said} {where} {my_notebooks.RELOAD}"
-        self._close(told)
+        self._say(told)
         self._ask.layout.display = "none"
         return told
 
@@ -77,17 +81,10 @@ class PutBack(Box):
             return None
         return file.st_mtime_ns, file.st_size
 
-    def _open(self) -> None:
-        self._ask.layout.display = "none"
-        self._choice.layout.display = ""
-        self._said.value = (
-            f"This replaces {escape(self._name)} with the workbook's version, without outputs. "
-            "Yours is kept beside it under another name. Save it first (Ctrl+S)."
-        )
-
-    def _close(self, said: str) -> None:
-        self._ask.layout.display = ""
-        self._choice.layout.display = "none"
+    def _say(self, said: str, asking: bool = False) -> None:
+        """Say something beside the buttons: the first one, or when `asking` those for yes and no."""
+        self._ask.layout.display = "none" if asking else ""
+        self._choice.layout.display = "" if asking else "none"
         self._said.value = escape(said)
 
     def __repr__(self) -> str:

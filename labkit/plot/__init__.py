@@ -1,1 +1,1 @@
-"""Pictures of plain data: Axes in, Axes out. The only room that imports matplotlib."""
+"""Draw pictures of plain data: data in, Axes out. The only room that imports matplotlib."""

@@ -1,4 +1,4 @@
-"""Stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
+"""Draw stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
 
 Colours mean ranks and stand at the foot of a bar; what lies in it is told apart by greys and hatches.
 """
@@ -57,13 +57,19 @@ def look(i: int) -> tuple[str, str, str]:
 def draw(blocks: Sequence[Held]) -> Axes:
     """Draw the blocks one under the other, under a legend of the kinds."""
     kinds = list(dict.fromkeys(kind for block in blocks for bar in block.bars for kind in bar))
-    legend = _legend(kinds, any(block.formula is not None for block in blocks))
-    top = TOP + LINE * max((line for _, line, _ in legend), default=0) + 0.4
+    legend = [(shortened(kind, 8, 8), SWATCH) for kind in kinds]
+    legend += [("what the formula says", 0.15)] * any(block.formula is not None for block in blocks)
+    places = in_lines([wide + 0.15 + extent(said, 8) for said, wide in legend], MARGIN, WIDE - MARGIN, 0.55)
+    top = TOP + LINE * max((line for _, line in places), default=0) + 0.4
     bottom = top + sum(block.height for block in blocks)
     ax = sheet(WIDE, bottom + BOTTOM)
-    for left, line, kind in legend:
-        _swatch(ax, left, TOP + LINE * line, kinds.index(kind) if kind else -1)
-        write(ax, left + _swatch_width(kind) + 0.15, TOP + LINE * line, _said(kind), 8, align="left")
+    for i, ((left, line), (said, wide)) in enumerate(zip(places, legend, strict=True)):
+        y = TOP + LINE * line
+        if i < len(kinds):
+            swatch(ax, left, y, SWATCH, 0.34, i)
+        else:
+            ax.plot([left + 0.07] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.5, linestyle=MARK)
+        write(ax, left + wide + 0.15, y, said, 8, align="left")
     x = _scale(ax, blocks, top, bottom)
     for block in blocks:
         _block(ax, block, top, x, kinds)
@@ -166,26 +172,3 @@ def ticks(most: float) -> list[float]:
     step = next(s for k in (1, 2, 5, 10) if most / unit / (s := k * power) <= 6 + 1e-9)
     step = step if unit > 1 else max(1.0, step)  # no half bytes
     return [k * step * unit for k in range(math.floor(most / unit / step + 1e-9) + 1)]
-
-
-def _legend(kinds: Sequence[str], formula: bool) -> list[tuple[float, int, str]]:
-    """Return where each kind stands: x, its line, its name; the formula, if any, has none."""
-    names = [*kinds, *[""] * formula]
-    widths = [_swatch_width(kind) + 0.15 + extent(_said(kind), 8) for kind in names]
-    places = in_lines(widths, MARGIN, WIDE - MARGIN, 0.55)
-    return [(x, line, kind) for (x, line), kind in zip(places, names, strict=True)]
-
-
-def _said(kind: str) -> str:
-    return shortened(kind, 8, 8) if kind else "what the formula says"
-
-
-def _swatch_width(kind: str) -> float:
-    return SWATCH if kind else 0.15
-
-
-def _swatch(ax: Axes, x: float, y: float, i: int) -> None:
-    if i < 0:
-        ax.plot([x + 0.07] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.5, linestyle=MARK)
-    else:
-        swatch(ax, x, y, SWATCH, 0.34, i)

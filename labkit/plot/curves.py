@@ -1,4 +1,4 @@
-"""Values over steps, or over time, a line a rank, panels side by side on one scale: what ranks recorded in training.
+"""Draw values over steps, or over time, a line a rank, panels side by side on one scale.
 
 A line has its rank's colour and mark. Where lines lie upon one another their marks take turns, so all can be seen.
 """
@@ -146,11 +146,5 @@ def points(
 
 def mark(ax: Axes, x: float, y: float, nth: int, fill: str, edge: float) -> None:
     """Draw the n-th line's mark."""
-    look: dict[str, Any] = {
-        "markersize": 6,
-        "color": fill,
-        "markeredgecolor": INK,
-        "markeredgewidth": edge,
-        "zorder": 4,
-    }
-    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], **look)
+    look: dict[str, Any] = {"color": fill, "markeredgecolor": INK, "markeredgewidth": edge}
+    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], markersize=6, zorder=4, **look)

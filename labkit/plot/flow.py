@@ -1,4 +1,4 @@
-"""Before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
+"""Draw before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
 
 An arrow says that numbers depend on others. From row to row it stands for all the tiles of both; from or to some of
 them it leaves its row over these tiles and comes to the other one from under them, in a lane of its own.
@@ -13,7 +13,7 @@ from functools import cached_property
 
 from matplotlib.axes import Axes
 
-from labkit.plot.sheet import chip, extent, on, sheet, stroke, wrapped
+from labkit.plot.sheet import chip, extent, sheet, stroke, wrapped
 from labkit.plot.svg import FAINT, INK, WRONG
 from labkit.plot.tiles import HEAD, PITCH, TILE, Pen, Tile, flat, needed
 
@@ -22,8 +22,6 @@ TOP, LEFT, MARGIN = 1.2, 1.75, 0.4
 APART, NEAR, LANE = 0.38, 0.08, 0.11  # between rows; from a row to the first arrow that runs there; to the next one
 GUTTER, BESIDE = 2.3, 0.8  # between before and after, and between after and what was expected
 LINE = 0.42  # height of a line of words
-SMALL_LEFT, SMALL_TOP, SMALL_GUTTER = 0.6, 0.6, 0.55  # of a small picture
-SMALL_WORDS = {"None": "–", "undefined": "?"}  # what its empty tiles say
 
 Groups = Sequence[Sequence[Tile]]
 Span = tuple[int, int]  # a row's tiles: the first and the last of them
@@ -31,7 +29,7 @@ Span = tuple[int, int]  # a row's tiles: the first and the last of them
 
 @dataclass(frozen=True)
 class Arrow:
-    """What rank `result` holds in its tiles `into` depends on the tiles `of` rank `source`; None: on the whole row."""
+    """The tiles `into` of rank `result` depend on the tiles `of` rank `source`; None stands for the whole row."""
 
     source: int
     result: int
@@ -68,13 +66,13 @@ class Drawing:
     @cached_property
     def starts(self) -> list[float]:
         """The places where each column begins, and where the last one ends; a long title may jut out over its tiles."""
-        starts, widths = [LEFT], [_width(column) for column in self.fitted]
+        starts, widths = [LEFT], [width(column) for column in self.fitted]
         juts = [max(0.0, (extent(title, 9, bold=True) - w) / 2) for title, w in zip(self.titles, widths, strict=False)]
         last = len(widths) - 1
-        for i, width in enumerate(widths):
+        for i, wide in enumerate(widths):
             room = juts[i] + juts[i + 1] + 0.2 if i < last else juts[i]
             gap = GUTTER if i == 0 else BESIDE if i < last else 0
-            starts.append(starts[-1] + width + max(gap, room))
+            starts.append(starts[-1] + wide + max(gap, room))
         return starts
 
     @cached_property
@@ -95,14 +93,9 @@ class Drawing:
         return TILE + max(APART, *rooms, 0.0)
 
     @property
-    def title(self) -> float:
-        """The height at which the titles are."""
-        return TOP - 0.5 + 0.5 * bool(self.code)
-
-    @property
     def top(self) -> float:
         """The height at which the first row begins."""
-        return self.title + 0.5 + LANE * sum(r == 0 for r, _ in self.leaving)
+        return TOP + 0.5 * bool(self.code) + LANE * sum(r == 0 for r, _ in self.leaving)
 
 
 def draw(drawing: Drawing) -> Axes:
@@ -110,22 +103,23 @@ def draw(drawing: Drawing) -> Axes:
     top, starts = drawing.top, drawing.starts
     bottom = top + drawing.row * drawing.ranks
     least = max(12.0 if drawing.wrong else 9.0, extent(drawing.code, 8.5, mono=True) + 2 * MARGIN)
-    width = max(starts[-1] + 0.3, least)
+    wide = max(starts[-1] + 0.3, least)
     said = [(f"✗ {line}", True) for line in drawing.wrong] + [(line, False) for line in drawing.notes]
-    room = width - 2 * MARGIN
+    room = wide - 2 * MARGIN
     lines = [(part, wrong) for line, wrong in said for part in wrapped(line, room, 8.5 if wrong else 7.5, wrong)]
-    ax = sheet(width, bottom + LINE * len(lines) + 0.25)
+    ax = sheet(wide, bottom + LINE * len(lines) + 0.25)
     pen = Pen(ax)
     if drawing.code:
         pen.text(MARGIN, 0.45, drawing.code, 8.5, FAINT, "left", mono=True)
     for title, column, x in zip(drawing.titles, drawing.fitted, starts, strict=False):
-        pen.text(x + _width(column) / 2 - (PITCH - TILE) / 2, drawing.title, title, 9, INK, bold=True)
+        over = TOP - 0.5 + 0.5 * bool(drawing.code)
+        pen.text(x + width(column) / 2 - (PITCH - TILE) / 2, over, title, 9, INK, bold=True)
     for r in range(drawing.ranks):
         y = top + drawing.row * r
         chip(ax, 0.55, y + TILE / 2, r)
         pen.text(0.82, y + TILE / 2, f"rank {r}", 9, INK, "left")
         for column, x in zip(drawing.fitted, starts, strict=False):
-            for (left, _), tile in zip(_places(column[r], x), flat(column[r]), strict=True):
+            for (left, _), tile in zip(places(column[r], x), flat(column[r]), strict=True):
                 pen.tile(left, y, tile)
     _arrows(pen, drawing)
     for i, (line, wrong) in enumerate(lines):
@@ -135,49 +129,24 @@ def draw(drawing: Drawing) -> Axes:
     return ax
 
 
-def small(drawing: Drawing) -> Axes:
-    """Draw the tiles alone, in rows that stand close together: for a page that many pictures share."""
+def width(column: Iterable[Groups]) -> float:
+    """Return the width of a column: that of its longest row."""
 
-    def plain(tile: Tile) -> Tile:
-        word = SMALL_WORDS.get(tile.label or tile.text) if tile.kind == "empty" else None
-        return replace(tile, text=word or tile.text, label="")
-
-    columns = [[[[plain(t) for t in g] for g in row] for row in column] for column in drawing.columns]
-    bare = Drawing(drawing.titles, columns)
-    starts = [SMALL_LEFT]
-    for title, column in zip(bare.titles, bare.fitted, strict=True):
-        starts.append(starts[-1] + max(_width(column), extent(title, 9)) + SMALL_GUTTER)
-    ax = sheet(starts[-1] - SMALL_GUTTER, SMALL_TOP + PITCH * bare.ranks)
-    pen = Pen(ax)
-    for title, column, x in zip(bare.titles, bare.fitted, starts, strict=False):
-        pen.text(x, SMALL_TOP / 2, title, 9, FAINT, "left")
-        for r, groups in enumerate(column):
-            for (left, _), tile in zip(_places(groups, x), flat(groups), strict=True):
-                pen.tile(left, SMALL_TOP + PITCH * r, tile)
-    for r in range(bare.ranks):
-        y = SMALL_TOP + PITCH * r + TILE / 2
-        chip(ax, 0.25, y, r, radius=0.22)
-        pen.text(0.25, y, str(r), 9, on(r), bold=True)
-    pen.finish()
-    return ax
-
-
-def _width(column: Iterable[Groups]) -> float:
     def length(groups: Groups) -> float:
         return sum(t.width * PITCH for g in groups for t in g) + GAP * max(0, len(groups) - 1)
 
     return max((length(groups) for groups in column), default=0.0) or PITCH
 
 
-def _places(groups: Groups, x: float) -> list[tuple[float, float]]:
+def places(groups: Groups, x: float) -> list[tuple[float, float]]:
     """Return where each tile of a row begins and ends."""
-    places = []
+    found = []
     for group in groups:
         for tile in group:
-            places.append((x, x + PITCH * tile.width - (PITCH - TILE)))
+            found.append((x, x + PITCH * tile.width - (PITCH - TILE)))
             x += PITCH * tile.width
         x += GAP
-    return places
+    return found
 
 
 def _lanes(spans: Sequence[tuple[int, Span]]) -> dict[tuple[int, Span], int]:
@@ -195,7 +164,7 @@ def _arrows(pen: Pen, drawing: Drawing) -> None:
     if not drawing.arrows:
         return
     starts = drawing.starts
-    column = [_places(drawing.fitted[i][r], starts[i]) for i in (0, 1) for r in range(drawing.ranks)]
+    column = [places(drawing.fitted[i][r], starts[i]) for i in (0, 1) for r in range(drawing.ranks)]
     sources, results = column[: drawing.ranks], column[drawing.ranks :]
     edge, right = starts[1] - GUTTER + 0.05, starts[1] - 0.14
 

@@ -1,4 +1,4 @@
-"""Two lanes a rank, over one clock: what it computes, and below it which of its communication is under way."""
+"""Draw two lanes a rank, over one clock: what it computes, and below it which of its communication is under way."""
 
 from __future__ import annotations
 
@@ -10,21 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.floor.words import seconds
-from labkit.plot.rows import (
-    BAR,
-    BOX,
-    LEAST,
-    LEFT,
-    LETTERS,
-    RIGHT,
-    STRIP,
-    WIDE,
-    Bar,
-    Row,
-    one_name,
-    rows,
-    scale,
-)  # fmt: skip
+from labkit.plot.rows import BAR, BOX, LEAST, LEFT, LETTERS, RIGHT, STRIP, WIDE, Bar, Row, one_name, rows, scale
 from labkit.plot.sheet import BLACK, WHITE, Align, Scale, chip, clock, extent, in_lines, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
 from labkit.plot.timeline import HATCHES, WORDS, could_leave, message

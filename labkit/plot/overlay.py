@@ -1,4 +1,4 @@
-"""Several lists of numbers in one panel, to compare ways of training: a dash pattern and a mark each.
+"""Draw several lists of numbers in one panel, to compare ways of training: a dash pattern and a mark each.
 
 Colours mean ranks here, and a line may stand for all of them: so lines are ink. What ranks reached apart is shaded.
 """

@@ -1,4 +1,4 @@
-"""Where a rank's boxes and bars lie in the picture of its two lanes, and what each bar is made of and called."""
+"""Place a rank's boxes and bars in the picture of its two lanes, and choose each bar's pieces and words."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Row:
 
     @property
     def tracks(self) -> int:
-        """How many operations are drawn above one another."""
+        """The number of operations that are drawn above one another."""
         return 1 + max((bar.track for bar in self.bars), default=0)
 
     @property

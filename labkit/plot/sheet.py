@@ -1,4 +1,4 @@
-"""What all pictures share: a sheet to draw on, letters and how wide they are, the colours of the ranks.
+"""Give all pictures a sheet to draw on, letters and how wide they are, places, and the colours of the ranks.
 
 A unit is UNIT points; y goes down. No pyplot, no global style: a learner may be drawing in another thread.
 """
@@ -31,7 +31,7 @@ Align = Literal["left", "center", "right"]
 
 @dataclass(frozen=True)
 class Scale:
-    """From values between 0 and `end` to units of a picture, between its edges `left` and `right`."""
+    """A map from values between 0 and `end` to units of a picture, between its edges `left` and `right`."""
 
     end: float
     left: float

@@ -1,4 +1,4 @@
-"""One round of messages: the ranks side by side, each with its buffers' chunks, and an arrow for each message."""
+"""Draw a round of messages: the ranks side by side, each with its buffers' chunks, and an arrow for each message."""
 
 from __future__ import annotations
 

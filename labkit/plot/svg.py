@@ -1,4 +1,4 @@
-"""A figure as a small SVG whose bytes are the same for equal data, and as an `<img>` that carries its own words.
+"""Write a figure as a small SVG whose bytes are the same for equal data, and as an `<img>` with its own words.
 
 An image, because an untrusted notebook (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>` down to
 its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the

@@ -1,4 +1,4 @@
-"""A space–time diagram: a line a rank, a bar an operation, an arrow a message, hatches where a rank waited."""
+"""Draw a space–time diagram: a line a rank, a bar an operation, an arrow a message, hatches where a rank waited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line.
+"""Draw times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line.
 
 Several lists of times stand one under the other, over one axis.
 """

@@ -1,4 +1,4 @@
-"""A wait-for graph: the ranks in a circle, and an arrow from each rank that waits to each one that it waits for."""
+"""Draw a wait-for graph: the ranks in a circle, and an arrow from each rank that waits to those it waits for."""
 
 from __future__ import annotations
 

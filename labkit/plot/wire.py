@@ -1,4 +1,4 @@
-"""Who sent how much to whom: a matrix of figures, and arrows between ranks in a circle beside the textbook's."""
+"""Draw how much each rank sent to which: a matrix of figures, and arrows in a circle beside the textbook's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Values that show themselves: what `lab.look`, `%%flow` and `lab.last` return. No torch here."""
+"""Make values that show themselves, as `lab.look`, `%%flow` and `lab.last` return them. No torch here."""

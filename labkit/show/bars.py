@@ -1,4 +1,4 @@
-"""What `lab.bars` shows: the bytes that each rank holds, by kind, beside what a formula says. No torch, no cluster."""
+"""Show the bytes that each rank holds, by kind, beside what a formula says, for `lab.bars`. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed, nbytes
 from labkit.plot import bars
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 
 
 class Bars(EachRank):

@@ -1,4 +1,4 @@
-"""The column of fields, buttons and sliders that every widget of the workbook is."""
+"""Put fields, buttons and sliders in a column, as every widget of the workbook has them."""
 
 from __future__ import annotations
 

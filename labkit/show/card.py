@@ -1,4 +1,4 @@
-"""An exercise on a card, its hints, and code to take over: what an exercise of the lab and its actions show."""
+"""Show an exercise on a card, its hints, and code to take over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of one value per rank, cut into pieces of text, aligned, and marked where the ranks disagree.
+"""Cut descriptions of one value per rank into pieces of text, align them, and mark where the ranks disagree.
 
 Plain data in, plain data out: no torch, no cluster, no HTML.
 """
@@ -29,11 +29,6 @@ class Leaf:
     column: Path = ()  # leaves of one column are aligned
     text: str = ""
     hint: str = ""  # what the others hold; empty where the leaf does not stand out
-
-    @property
-    def is_number(self) -> bool:
-        """Whether it goes to the right of its column."""
-        return isinstance(self.value, (int, float)) or self.value in ("nan", "inf", "-inf")
 
 
 Piece = str | Leaf
@@ -192,5 +187,6 @@ def _distinct(values: dict[int, Any]) -> dict[int, str]:
 def _padded(piece: Piece, widths: dict[Path, int]) -> list[Piece]:
     if isinstance(piece, str):
         return [piece] if piece else []
-    space = " " * (widths[piece.column] - len(piece.text)) if piece.is_number else ""
+    is_number = isinstance(piece.value, (int, float)) or piece.value in ("nan", "inf", "-inf")
+    space = " " * (widths[piece.column] - len(piece.text)) if is_number else ""
     return [space, piece] if space else [piece]

@@ -1,4 +1,4 @@
-"""What `lab.curves` returns: what every rank recorded over its steps, as a picture and as text. No torch."""
+"""Show the numbers that every rank recorded over its steps, for `lab.curves`. No torch."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ class Curves(Picture):
         room = BESIDE * (max(reached) - min(reached))
 
         def near(one: int, other: int) -> bool:
-            return _near(lines[one], lines[other]) and bool(np.allclose(places[one], places[other], rtol=0, atol=room))
+            if len(lines[one]) != len(lines[other]):
+                return False
+            alike = np.allclose(lines[one], lines[other], rtol=NEAR, atol=0, equal_nan=True)
+            return bool(alike and np.allclose(places[one], places[other], rtol=0, atol=room))
 
         return {r: next(q for q in lines if near(q, r)) for r in lines}
 
@@ -156,7 +159,3 @@ def _ascending(name: str, rank: int, line: Sequence[float], of: str, held: Mappi
             "from one beginning, and empty the list before a new run."
         )
     return places
-
-
-def _near(one: Sequence[float], other: Sequence[float]) -> bool:
-    return len(one) == len(other) and bool(np.allclose(one, other, rtol=NEAR, atol=0, equal_nan=True))

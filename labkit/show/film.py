@@ -30,14 +30,10 @@ class Film:
     def __init__(self, record: Record, marks: Mapping[int, str] | None = None, replay: Replay | None = None) -> None:
         self.record = record
         self.replay = replay or Replay(record)
+        self.count = len(self.replay.steps)
         self.marks = dict(marks or {})
         self.slots = _aligned(self.replay)
         self._drawn: dict[int, bytes] = {}
-
-    @property
-    def count(self) -> int:
-        """The number of rounds."""
-        return len(self.replay.steps)
 
     # -- words ----------------------------------------------------------------------------------------------------
 
@@ -152,19 +148,15 @@ def title(step: int, count: int) -> str:
 
 def _aligned(replay: Replay) -> list[tuple[str, dict[int, int], list[int]]]:
     """Join the ranks' slots of one name and size: (name, rank → its slot, where its chunks begin and end)."""
-    found: list[tuple[str, int, dict[int, int]]] = []
+    found: dict[tuple[str, int, int], dict[int, int]] = {}  # name, size, number among a rank's slots like that
     for r, slots in enumerate(replay.slots):
         for i, slot in enumerate(slots):
-            for name, size, indices in found:
-                if (name, size) == (slot.name, slot.size) and r not in indices:
-                    indices[r] = i
-                    break
-            else:
-                found.append((slot.name, slot.size, {r: i}))
+            nth = sum((s.name, s.size) == (slot.name, slot.size) for s in slots[:i])
+            found.setdefault((slot.name, slot.size, nth), {})[r] = i
     aligned = []
     sent = {(o.rank, p[0]) for mine in replay.record.ops for o in mine if o.kind == "send" and (p := replay.place(o))}
-    for name, size, indices in sorted(
-        found, key=lambda f: (f[0] in BOXES, f[0] == "buffer", not sent & set(f[2].items()))
+    for (name, size, _), indices in sorted(
+        found.items(), key=lambda f: (f[0][0] in BOXES, f[0][0] == "buffer", not sent & set(f[1].items()))
     ):
         bounds = {0, size}
         for mine in replay.record.ops:
@@ -172,7 +164,7 @@ def _aligned(replay: Replay) -> list[tuple[str, dict[int, int], list[int]]]:
                 place = replay.place(op)
                 if place is not None and indices.get(op.rank) == place[0]:
                     bounds |= {place[1], place[1] + place[2]}
-        several = sum(other == name for other, _, _ in found) > 1
+        several = sum(other == name for other, *_ in found) > 1
         said = f"{name} [{size}]" if several else name  # such as the inboxes for a half and for a quarter
         aligned.append((said, indices, sorted(bounds) if len(bounds) <= MOST + 1 else [0, size]))
     return aligned
@@ -190,14 +182,12 @@ def _tile(elements: Sequence[Element]) -> Tile:
         return Tile(said, kind="plain", width=plot.WIDTH)
     shares: dict[int, int] = {}
     for origin in origins:
-        assert origin is not None
-        for r in origin.ranks:
-            times = max(k for (s, _), k in origin.counts.items() if s == r)
+        for (r, _), times in origin.counts.items() if origin else ():
             shares[r] = max(shares.get(r, 0), times)
-    several = max(shares.values(), default=0) > 1
+    most = max(shares.values(), default=1)
     who = spans(shares, ", ")
     label = f"of {who}" if len(shares) < 2 else f"Σ {who}"
-    badge = f"{max(shares.values())}×" if several else ""
+    badge = f"{most}×" if most > 1 else ""
     return Tile(said, label, tuple(sorted(shares.items())), badge=badge, width=plot.WIDTH)
 
 

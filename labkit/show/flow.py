@@ -1,4 +1,4 @@
-"""What `%%flow` returns: a value on every rank before and after a cell, and where each number came from.
+"""Show a value on every rank before and after a cell, and where each number came from, for `%%flow`.
 
 Plain data in; the picture is `labkit.plot.flow`'s. No torch, no cluster of its own.
 """
@@ -32,12 +32,14 @@ class Flow(Picture):
     """Before → after, one row a rank; it displays itself as a picture with the same told in words.
 
     `origins[r]` has an `Origin` for each element of rank r's result, or None where rank r has none or they are
-    unknown; `mistakes` says in words what differs from the primitive that was meant.
+    unknown, and `why` says why; `mistakes` says in words what differs from the primitive that was meant.
     """
 
     def __init__(self, seen: Seen, means: str | Means | None = None, root: int = 0) -> None:
         self._seen = seen
-        self._means = getattr(means, "__name__", means)
+        self._fine = all(stop - start == 1 for _, start, stop in seen.sources)
+        self.meant = str(getattr(means, "__name__", means) or "")  # the primitive
+        self.why = seen.why
         expected = self._expected(means, root) if means else None
         self._undefined = {r for r, w in enumerate(expected or []) if w is None}
         self._wanted = None if seen.why else expected
@@ -49,16 +51,6 @@ class Flow(Picture):
     def origins(self) -> list[list[Origin] | None]:
         """The origin of each element of rank r's result, at index r; None where rank r has no result."""
         return [[o for a, b, o in row for _ in range(b - a)] or None for row in self._spans]
-
-    @property
-    def why(self) -> str:
-        """The reason why the origins are unknown, in a sentence; empty where they are known."""
-        return self._seen.why
-
-    @property
-    def meant(self) -> str:
-        """The primitive that was meant; empty where none was."""
-        return str(self._means or "")
 
     @property
     def before(self) -> str:
@@ -118,10 +110,6 @@ class Flow(Picture):
 
     # -- the drawing ----------------------------------------------------------------------------------------------
 
-    @property
-    def _fine(self) -> bool:
-        return all(stop - start == 1 for _, start, stop in self._seen.sources)
-
     def _drawing(self) -> Drawing:
         seen = self._seen
         n = len(seen.before)
@@ -132,7 +120,7 @@ class Flow(Picture):
         titles = [f"{seen.x} before", f"{seen.y} after"]
         columns = [before, after]
         if self._wanted and self.mistakes:
-            titles.append(f"as {self._means} means it")
+            titles.append(f"as {self.meant} means it")
             columns.append([wanted_tiles(w, a) for w, a in zip(self._wanted, after, strict=True)])
         found, legend = arrows(
             [self._needs(r, len(flat(row))) for r, row in enumerate(after)], [len(flat(b)) for b in before]
@@ -232,9 +220,9 @@ class Flow(Picture):
             shapes = [v["shape"] for v in values if v["shape"] is not None and len(v["shape"]) > 1]
             if shapes:
                 notes.append(f"{name} has the shape {tuple(shapes[0])} and is drawn row by row.")
-        if self._means and not self.mistakes and not self.why:
-            notes.append(f"This is what {self._means} means." if self._wanted else "Too large to be compared.")
-        return [*notes, *filter(None, [seen.why])]
+        if self.meant and not self.mistakes and not self.why:
+            notes.append(f"This is what {self.meant} means." if self._wanted else "Too large to be compared.")
+        return [*notes, *[self.why] * bool(self.why)]
 
 
 def check(means: str | Means | None, root: int, n: int) -> None:

@@ -97,14 +97,10 @@ class Held:
         return [tile for row in self.rows for tile in row if tile[2] is not Nothing.EMPTY]
 
     @property
-    def wrong(self) -> list[str]:
-        """Each wrong tile in words."""
-        return [self._told(place, typed) for place, typed, said in self.filled if not place.holds(said)]
-
-    @property
     def sentences(self) -> list[str]:
         """The number of right tiles, then what is wrong, a sentence each."""
-        wrong, filled = self.wrong, len(self.filled)
+        wrong = [self._told(place, typed) for place, typed, said in self.filled if not place.holds(said)]
+        filled = len(self.filled)
         empty = sum(map(len, self.rows)) - filled
         left = f", {empty} left empty" if empty else ""
         head = f"All {count(filled, 'tile')} are right" if filled > 1 else "Your tile is right"

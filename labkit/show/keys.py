@@ -1,4 +1,4 @@
-"""Handlers of keys within a widget. A style's handler runs once it has loaded; it reaches the box that it stands in."""
+"""Handle keys within a widget. A style's handler runs once it has loaded; it reaches the box that it stands in."""
 
 # Keys stay in the box: the notebook's shortcuts would hear them ("d d" deletes the cell, also when a button has the
 # focus). JupyterLab's own attribute against that, data-lm-suppress-shortcuts, counts on the focused element alone, not

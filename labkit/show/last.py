@@ -1,4 +1,4 @@
-"""The record of the last cell, and its pictures."""
+"""Show the record of the last cell in pictures."""
 
 from __future__ import annotations
 

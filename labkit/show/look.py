@@ -1,4 +1,4 @@
-"""What `lab.look` shows: one row a rank, with what differs between the ranks marked. No torch, no cluster."""
+"""Show an expression on every rank, one row a rank, differences marked, for `lab.look`. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from labkit.floor.words import alike, ranks
 from labkit.show.compare import Leaf, Piece, laid_out, odd_ones
 from labkit.show.table import cell, row, table
 
+FACTS = ("shape", "type", "device")
 CODE = "white-space: pre; font-family: monospace"
 ODD = "font-weight: bold; text-decoration: underline; background-color: rgba(230, 159, 0, 0.25)"
 
@@ -50,12 +51,14 @@ class Look:
         return said + " beyond the part shown" * (len(rows) == 1)
 
     def __repr__(self) -> str:
-        common = {k: v for k, v in next(iter(self._facts.values()), {}).items() if v and self._even(k)}
+        first = next(iter(self._facts.values()), {})
+        common = {k: v for k, v in first.items() if v and all(f[k] == v for f in self._facts.values())}
         lines = [" · ".join(filter(None, [self.expression, *map(_said, common.items()), self.note]))]
         label = len(f"rank {len(self._all) - 1}")
         for r, d in enumerate(self._all):
             if r in self._held:
-                own = [self._mark(k, r) + _said((k, v)) for k, v in self._facts[r].items() if k not in common]
+                facts = [(k, v) for k, v in self._facts[r].items() if k not in common]
+                own = ["≠" * (r in self._odd[k]) + _said((k, v)) for k, v in facts]
                 own = list(filter(None, own))
                 text = "".join(map(_plain, self._pieces[r])) + f"  ({', '.join(own)})" * bool(own)
             else:
@@ -64,7 +67,7 @@ class Look:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        columns = [k for k in ("shape", "type", "device") if any(f[k] for f in self._facts.values())]
+        columns = [k for k in FACTS if any(f[k] for f in self._facts.values())]
         leaves = [p for pieces in self._pieces.values() for p in pieces if isinstance(p, Leaf)]
         marks = any(leaf.hint for leaf in leaves) or any(self._odd.values())
         note = " · ".join(filter(None, [escape(self.note), "≠ marks what differs" * marks]))
@@ -82,12 +85,6 @@ class Look:
             cell(f'<span style="{CODE}">{value}</span>', "value"),
             *(cell(_bold(f"≠{text}", hint) if hint else text, k) for k, (text, hint) in facts.items()),
         ]
-
-    def _even(self, k: str) -> bool:
-        return len({f[k] for f in self._facts.values()}) == 1
-
-    def _mark(self, k: str, r: int) -> str:
-        return "≠" if r in self._odd[k] else ""
 
 
 def _facts(d: dict[str, Any]) -> dict[str, str]:
@@ -107,10 +104,7 @@ def _facts(d: dict[str, Any]) -> dict[str, str]:
 
 def _odd_facts(facts: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
     """Return where a rank's shape, type or kind of device is not that of most; cuda:0 and cuda:1 are alike."""
-    return {
-        k: odd_ones({r: f[k].split(":")[0] if k == "device" else f[k] for r, f in facts.items()})
-        for k in ("shape", "type", "device")
-    }
+    return {k: odd_ones({r: f[k].split(":")[0] if k == "device" else f[k] for r, f in facts.items()}) for k in FACTS}
 
 
 def _said(fact: tuple[str, str]) -> str:

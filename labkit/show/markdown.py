@@ -1,4 +1,4 @@
-"""Markdown as HTML, by mistune; as plain text it reads as it is. Imports nothing of labkit."""
+"""Turn Markdown into HTML, by mistune; as plain text it reads as it is. Imports nothing of labkit."""
 
 import mistune
 

@@ -1,4 +1,4 @@
-"""A learner's messages beside the workbook's, step by step, with what differs marked. No torch, no cluster."""
+"""Show a learner's messages beside the workbook's, step by step, with what differs marked. No torch, no cluster."""
 
 from __future__ import annotations
 

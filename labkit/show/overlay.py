@@ -1,4 +1,4 @@
-"""What `lab.curves(…, overlay=True)` returns: several expressions in one panel, as a picture and as text. No torch."""
+"""Show several expressions in one panel, for `lab.curves(…, overlay=True)`. No torch."""
 
 from __future__ import annotations
 

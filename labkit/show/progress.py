@@ -1,4 +1,4 @@
-"""The value of `lab.progress`: every exercise, its state, and which one comes next; how the predictions went."""
+"""Show every exercise, its state, and which one comes next, and how predictions went, for `lab.progress`."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ class ProgressTable:
             state = SHORT[self.states[e.name]] + (" ← next" if e is self.next else "")
             level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
-            cells = [name, *(c.replace(" ", "&nbsp;") for c in (level, f"{e.minutes} min", state))]
-            kinds = ("name", "difficulty", "minutes", "state")
+            facts = {"difficulty": level, "minutes": f"{e.minutes} min", "state": state}
+            cells = [cell(name, "name"), *(cell(said.replace(" ", "&nbsp;"), kind) for kind, said in facts.items())]
             best = [cell(self.best.get(e.name, ""), "best")] if self.best else []
-            rows.append(row(e.lesson, [*(cell(c, kind) for c, kind in zip(cells, kinds, strict=True)), *best]))
+            rows.append(row(e.lesson, [*cells, *best]))
         names = ["lesson", "exercise", "difficulty", "time", "state", *["your best"] * bool(self.best)]
         below = [escape(line, quote=False) for line in (*self.predicted, *self.planned)]
         predicted = f"<p>{'<br>'.join(below)}</p>" if below else ""

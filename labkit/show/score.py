@@ -1,4 +1,4 @@
-"""The costs of a right solution, beside the least possible and the learner's best: a small table under the verdict."""
+"""Show the costs of a right solution, beside the least possible and the learner's best, under the verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `%%flow x --predict` shows: a flow whose end is sealed until the learner has said what each rank holds."""
+"""Seal the end of a flow until the learner has said what each rank holds, for `%%flow x --predict`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,12 @@ class SealedFlow(Box):
             )
         blank = flow.blank
         before, after = blank.columns
-        self._fields = [[_field(place) for place in row] for row in self._places]
+        look = {
+            "style": {"description_width": "0px"},  # a field's name is there for screen readers, and takes no room
+            "layout": {"width": f"{FIELD}px", "margin": "2px 0"},
+            "continuous_update": False,
+        }
+        self._fields = [[ipywidgets.Text(description=p.name, **look) for p in row] for row in self._places]
         for fields, groups in zip(self._fields, after, strict=True):
             for start in list(accumulate(map(len, groups)))[:-1]:
                 fields[start].layout.margin = "2px 0 2px 12px"  # where another entry of a list begins
@@ -127,14 +132,6 @@ class Compared:
         said = "".join(f"<div>{escape(sentence)}</div>" for sentence in self.held.sentences)
         titles = ["", *map(escape, blank.titles)]
         return f"<div role='status'>{said}</div>{table('held', '', titles, rows)}{self.flow._repr_html_()}"
-
-
-def _field(place: Place) -> Any:
-    """Return an entry field; its name is there for screen readers, and takes no room."""
-    layout = {"width": f"{FIELD}px", "margin": "2px 0"}
-    return ipywidgets.Text(
-        description=place.name, style={"description_width": "0px"}, layout=layout, continuous_update=False
-    )
 
 
 def _rank(r: int) -> str:

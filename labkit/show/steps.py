@@ -1,4 +1,4 @@
-"""What `lab.last.steps` shows: the messages of the last cell, played step by step. No torch, no cluster."""
+"""Play the messages of the last cell step by step, for `lab.last.steps`. No torch, no cluster."""
 
 from __future__ import annotations
 

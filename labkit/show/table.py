@@ -1,4 +1,4 @@
-"""Tables that read well in JupyterLab, light or dark, trusted or not; and the lab's own, one row a rank.
+"""Write tables that read well in JupyterLab, light or dark, trusted or not; and the lab's own, one row a rank.
 
 An untrusted notebook keeps `class`, `title`, `scope` and plain inline styles; it loses `<style>`, CSS
 variables and ARIA. So colours are left to the theme, and emphasis uses weight, lines and signs.
@@ -16,7 +16,7 @@ COLUMNS = ("engine", "pid", "host", "device", "backend", "memory", "state")
 
 
 def table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[str]) -> str:
-    """An HTML table of ready rows with a caption, both HTML already, and a header for each column."""
+    """Return an HTML table of ready rows with a caption, both HTML already, and a header for each column."""
     head = "".join(f'<th scope="col" style="{CELL}">{column}</th>' for column in columns)
     return (
         f'<table class="labkit-{kind}"><caption style="{CAPTION}">{caption}</caption>'
@@ -25,12 +25,12 @@ def table(kind: str, caption: str, columns: Sequence[str], rows: Iterable[str]) 
 
 
 def row(header: str, cells: Iterable[str]) -> str:
-    """A row of ready cells behind its header."""
+    """Return a row of ready cells behind its header."""
     return f'<tr><th scope="row" style="{CELL}">{header}</th>{"".join(cells)}</tr>'
 
 
 def cell(content: str, kind: str, span: int = 1) -> str:
-    """One cell; its class says what it holds, so that a test can mask what changes from run to run."""
+    """Return a cell; its class says what it holds, so that a test can mask what changes from run to run."""
     wide = f' colspan="{span}"' if span > 1 else ""
     return f'<td class="{kind}"{wide} style="{CELL}">{content}</td>'
 

@@ -1,4 +1,4 @@
-"""What `lab.last.timeline` shows: the operations of the last cell in space and time. No torch, no cluster."""
+"""Show the operations of the last cell in space and time, for `lab.last.timeline`. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from labkit.floor.words import count, ranks, seconds
+from labkit.floor.words import alike, count, ranks, seconds
 from labkit.outcome.text import merge
 from labkit.plot import lanes, timeline
 from labkit.show import gantt
@@ -31,6 +31,7 @@ class Timeline(Picture):
 
     def __init__(self, logs: Sequence[dict[str, Any] | None]) -> None:
         self.record: Record = read(logs)
+        self._spans = any(self.record.spans)
 
     @cached_property
     def overlap(self) -> tuple[Overlap, ...]:
@@ -65,7 +66,7 @@ class Timeline(Picture):
     @cached_property
     def times(self) -> str:
         """The time that it took, and which rank waited for which, the longest wait first."""
-        ends = [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
+        ends = self._ends
         lines = [f"{seconds(max(ends, default=0.0))} from the first operation's start to the last one's end"]
         if self._spans:
             ends += [t for mine in self.record.spans for s in mine for t in (s.entered, s.left) if t is not None]
@@ -78,15 +79,15 @@ class Timeline(Picture):
         return "\n".join(lines if waits else [*lines, "no rank waited for another for long"])
 
     @property
-    def _spans(self) -> bool:
-        return any(self.record.spans)
+    def _ends(self) -> list[float]:
+        return [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
 
     def _notable(self) -> list[list[Wait]]:
         """Choose the waits worth telling, those in one collective for one rank together."""
-        ends = max((t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None), default=0)
+        last = max(self._ends, default=0)
         groups: dict[Any, list[Wait]] = {}
         for i, w in enumerate(self.record.waits):
-            if w.seconds > NOTABLE * ends:
+            if w.seconds > NOTABLE * last:
                 together = (w.op.within, w.op.nth, w.for_, w.kind) if w.op.kind == "collective" else i
                 groups.setdefault(together, []).append(w)
         return list(groups.values())[:TOLD]
@@ -186,7 +187,5 @@ def _long(waits: list[Wait]) -> str:
 
 
 def _calls(meeting: Meeting) -> str:
-    by_call: dict[str, list[int]] = {}
-    for op in meeting.ops:
-        by_call.setdefault(_where(op), []).append(op.rank)
+    by_call = alike({op.rank: _where(op) for op in meeting.ops})
     return "; ".join(f"{call} of {ranks(who)}" for call, who in by_call.items())

@@ -1,4 +1,4 @@
-"""What `lab.times` shows: the times that each rank has kept, repetition by repetition. No torch, no cluster."""
+"""Show the times that each rank has kept, repetition by repetition, for `lab.times`. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, seconds
 from labkit.plot import times
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 
 
 class Times(EachRank):

@@ -1,4 +1,4 @@
-"""What `lab.check` returns: right or wrong in one sentence, and a picture of where. No torch, no cluster of its own."""
+"""Say right or wrong in one sentence, with a picture of where, for `lab.check`. No torch, no cluster of its own."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ BORDERS = {"✓": "#009E73", "○": "#999999", "≈": "#E69F00", "✗": "#D55E00
 
 
 class Verdict:
-    """How a function did: it displays itself as a sentence, with a picture where one helps.
+    """The result of a check: it displays itself as a sentence, with a picture where one helps.
 
     `state` is "not attempted", "elsewhere" (not on the ranks, but in the notebook), "right", "wrong", "raises",
     "deadlock", "slow", "forbidden", "costly", "not as asked", "differs" or "stopped"; `ok` is whether it is
@@ -114,7 +114,7 @@ class Verdict:
 
     @property
     def _rows(self) -> list[str]:
-        """What came and what should have come, in text, a line a rank."""
+        """The results and what they should have been, in text, a line a rank."""
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []
@@ -148,17 +148,16 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
     given = [_given(f, r, out, start) for r, out in enumerate(outs)]
     should = [meaning.row(w, _plain, start, EMPTY, outs[r]) for r, w in enumerate(f.want)]
     titles = ["input", f"{exercise.name} gives", "it should give"]
+    columns = [meaning.before(f.case), given, should]
     if f.gradient or f.kept:
-        titles = ["input", f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"]
-        columns = [meaning.before(f.case), given, should]
+        titles[1:] = f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
         first = start if alike else 0
         looks = [lambda _i, _v, text, r=r: Tile(text, shares=((r, 1),)) for r in range(len(f.case.xs))]
-        brought = [[flat(meaning.row(x, looks[r], first, EMPTY))] for r, x in enumerate(f.case.xs)]
-        columns = [brought, given, should]
+        columns[0] = [[flat(meaning.row(x, looks[r], first, EMPTY))] for r, x in enumerate(f.case.xs)]
     else:
-        columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want, outs)]
+        columns[2] = meaning.after(exercise.means, f.case, f.want, outs)
     called = [f"Called with {options(f.case)}."] if f.case.options and not f.case.size else []
     notes = [*called, *meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
     return Drawing(titles, columns, notes=notes)

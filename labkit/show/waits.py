@@ -1,4 +1,4 @@
-"""What `lab.why` shows: in one sentence why a cell is stuck, then who waits for whom as a graph. No cluster."""
+"""Say in one sentence why a cell is stuck, and show which rank waits for which, for `lab.why`. No cluster."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Waits(Story, Picture):
 
     @property
     def others(self) -> dict[int, str]:
-        """What each rank that does not wait did, or does, in words."""
+        """The doings of each rank that does not wait, in words."""
         return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
 
     @property
@@ -57,14 +57,9 @@ class Waits(Story, Picture):
         return {r: lines for r, lines in found.items() if lines}
 
     @property
-    def title(self) -> str:
-        """The point in time that is shown, in words."""
-        return title(self)
-
-    @property
     def alt(self) -> str:
         """The picture in words."""
-        return " ".join([f"Wait-for graph of {self.record.n} ranks. {self.title}.", *self.says])
+        return " ".join([f"Wait-for graph of {self.record.n} ranks. {title(self)}.", *self.says])
 
     def __repr__(self) -> str:
         told = [line for rs, lines in self._told() for line in (f"{rs}:", *(f"    {line}" for line in lines))]
@@ -85,7 +80,7 @@ class Waits(Story, Picture):
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
-        return picture.draw(picture.Graph(self.title, nodes, self.arrows, cycles, notes))
+        return picture.draw(picture.Graph(title(self), nodes, self.arrows, cycles, notes))
 
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""

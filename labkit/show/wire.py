@@ -1,4 +1,4 @@
-"""What `lab.wire` shows: the bytes from each rank to each other one, beside the textbook's. No torch, no cluster."""
+"""Show the bytes from each rank to each other one, beside the textbook's, for `lab.wire`. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ class Wire(Picture):
     """Bytes from each rank (row) to each other one (column); it displays itself as a matrix and as arrows.
 
     `matrix[src][dst]` and `sent[r]`, `received[r]` are bytes as the kernel counted them, the group's own headers
-    included; None where they were not counted, and `why` says why. `textbook[src][dst]` is what the textbook has for
-    the recorded calls, None where it has no figure; `form` names which ranks send to which, `notes` say the rest.
+    included; None where they were not counted, and `why` says why. Then `sent` may be of the GPUs' own counters.
+    `total` is its sum. `textbook[src][dst]` is what the textbook has for the recorded calls, None where it has no
+    figure; `form` names the pattern, "a ring, each rank to the next one", or is empty; `notes` say the rest.
     """
 
     def __init__(self, counted: Counted, told: Sequence[dict[str, Any] | None]) -> None:
@@ -37,30 +38,16 @@ class Wire(Picture):
         self._book = self._asked.matrix() if self._asked.known else None
         if self.matrix is not None and any(op.enqueued for op in ops) and self._passed_by(self.matrix):
             self.matrix, self.why = None, PAST
-        self._links = counted.sent if self.matrix is None else None
+        self.textbook: list[list[int]] | None = None if self._book is None else self._book.round().astype(int).tolist()
+        self.sent, self.received, self.form = counted.sent, None, ""
+        if self.matrix is not None:
+            seen = np.array(self.matrix)
+            self.sent, self.received = seen.sum(axis=1).tolist(), seen.sum(axis=0).tolist()
+            self.form = traffic.form(seen)
+        self.total = None if self.sent is None else sum(self.sent)
         self.notes = [*self._remarks(), *counted.notes]
         if any(op.asynchronous and not op.waited for op in ops):
             self.notes.append("a call was never waited for: what it sends after the cell is not counted")
-
-    @property
-    def textbook(self) -> list[list[int]] | None:
-        """The textbook's bytes, `textbook[src][dst]`; None where it has no figure for a call of the cell."""
-        return None if self._book is None else [[round(b) for b in row] for row in self._book.tolist()]
-
-    @property
-    def sent(self) -> list[int] | None:
-        """The bytes that each rank sent, by the kernel's counters, or by its GPU's."""
-        return [sum(row) for row in self.matrix] if self.matrix is not None else self._links
-
-    @property
-    def received(self) -> list[int] | None:
-        """The bytes that each rank received."""
-        return [sum(column) for column in zip(*self.matrix, strict=True)] if self.matrix is not None else None
-
-    @property
-    def total(self) -> int | None:
-        """The bytes that all ranks sent together."""
-        return None if self.sent is None else sum(self.sent)
 
     def across(self, hosts: Sequence[Sequence[int]]) -> list[list[int]] | None:
         """Return what crossed from host to host: `across[src][dst]` bytes; None where they were not counted.
@@ -78,11 +65,6 @@ class Wire(Picture):
             for h, here in enumerate(hosts)
         ]
 
-    @property
-    def form(self) -> str:
-        """The pattern of senders and receivers in words: "a ring, each rank to the next one"; empty without a name."""
-        return "" if self.matrix is None else traffic.form(np.array(self.matrix))
-
     def _passed_by(self, matrix: list[list[int]]) -> bool:
         """Tell whether the data took another way than TCP."""
         return self._book is None or sum(map(sum, matrix)) < traffic.CLOSE * self._book.sum()
@@ -93,7 +75,7 @@ class Wire(Picture):
         """Say what the figures tell, and what they lack."""
         lines = []
         if self.why:
-            instead = "its GPU's NVLink counters are used" if self._links is not None else ""
+            instead = "its GPU's NVLink counters are used" if self.sent is not None else ""
             lines.append(f"not counted: {self.why}" + (f"; {instead}" if instead else ""))
         elif not self.total:
             lines.append("nothing was sent")

@@ -161,7 +161,7 @@ def facts(of: Recorded, name: str) -> dict[str, Any]:
     if outcome and outcome.ended != "runs" and (outcome.cut_short or outcome.errors):
         case, exercise = Case([np.zeros(2)] * len(logs)), Exercise("f", "", "", "", lambda xs: xs, "")
         found = judged(exercise, case, Attempt(outcome), [np.zeros(2)] * len(logs), "")
-    said = [str(error), *(error.notes if error else ()), waits.title, repr(waits), *waits.says]
+    said = [str(error), *(error.notes if error else ()), sentences.title(waits), repr(waits), *waits.says]
     said += found.says if found else []
     nodes = [waits._node(r) for r in range(len(logs))]
     return {

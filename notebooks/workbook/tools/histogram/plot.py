@@ -1,4 +1,4 @@
-"""How many times each whole number occurs: bars side by side, one a rank, panels one under the other on one scale.
+"""Draw how many times each whole number occurs: bars side by side, one a rank, panels below each other on one scale.
 
 The ranks stand in their order within a value, each in its colour; a triangle marks a rank's mean.
 """

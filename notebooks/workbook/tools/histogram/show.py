@@ -1,4 +1,4 @@
-"""The value of `lab.histogram`: how many times each whole number occurs in what ranks have kept. No torch."""
+"""Count how many times each whole number occurs in what ranks have kept, for `lab.histogram`. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
-from labkit.show.each_rank import EachRank
+from labkit.show.picture import EachRank
 from workbook.tools.histogram import plot
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together

@@ -1,4 +1,4 @@
-"""`lab.script`: write the learner's cells as a program beside the notebook, and never over what is not its own."""
+"""Write the learner's cells, for `lab.script`, as a program beside the notebook, and never over what is not its own."""
 
 from __future__ import annotations
 

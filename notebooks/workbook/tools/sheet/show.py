@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.show import markdown
+from workbook.tools.sheet import plot
 from workbook.tools.sheet.cheats import Cheat
 
 NAME = "Collectives: the cheat sheet"
@@ -49,7 +49,7 @@ def html(entries: Sequence[tuple[Cheat, Drawing, str]], about: str) -> str:
 
 
 def _card(cheat: Cheat, drawing: Drawing, alt: str) -> str:
-    image = svg.svg(picture.small(drawing), SCALE)
+    image = svg.svg(plot.draw(drawing), SCALE)
     also = f"<div class='also'>{markdown.html(cheat.also)}</div>" if cheat.also else ""
     return (
         f"<div class='card'><div><span class='name'>{escape(cheat.name)}</span> {markdown.html(cheat.does)}</div>"
