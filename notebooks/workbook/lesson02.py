@@ -40,6 +40,7 @@ def _two_stages(n: int) -> list[Case]:
 
 
 def run_gradient_back(gradient_back, weight, x):
+    """Stop a backward pass of two stages on rank 1, and collect the weights' gradients after the function."""
     weight.requires_grad_()
     hidden = torch.tanh(weight * x) if rank == 0 else x.requires_grad_()
     if rank == 1:

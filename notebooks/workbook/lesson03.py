@@ -108,8 +108,8 @@ def _runs(n: int) -> list[Case]:
     ]
 
 
-# As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
 def run_train_until(train_until, losses, good):
+    """Give a `step` that takes all ranks, as in data-parallel training, and collect the number of steps."""
     runs = list(zip(*everyones(losses.tolist())))
 
     def until(stop):
@@ -233,8 +233,8 @@ def deal(items):
     return mine[0]
 
 
-# A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
 def run_validate(validate, weight, batch):
+    """Wrap a model so that it broadcasts its buffers in each forward pass, as DDP does, and collect the loss."""
     losses = everyones((weight * batch).mean())
 
     class Wrapped:

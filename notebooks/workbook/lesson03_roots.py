@@ -76,8 +76,8 @@ def repair_gather_losses(loss):
         return torch.stack(losses).mean(dim=0)
 
 
-# A loss that comes back other than it went in is one that the reduce has worked in.
 def run_repair_reduce(repair_reduce, loss):
+    """Collect the loss, unless it is one that the reduce has worked in: it comes back other than it went in."""
     before = loss.clone()
     out = _tensor_on_0(repair_reduce(loss), loss)
     assert rank == 0 or out is not loss or loss.equal(before), (

@@ -176,6 +176,7 @@ def _shares(n: int) -> list[Case]:
 
 
 def run_average_by_rows(fn, grads, rows):
+    """Give a model its gradients, or none on a rank without rows, and collect those that are left."""
     everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
     total = sum(many for _, many in everyone)
 
@@ -347,6 +348,7 @@ def _with_errors(n: int) -> list[Case]:
 
 
 def run_compressed_average(fn, grad, error):
+    """Look at the dtypes that travel, name mistakes in what is kept, and collect the mean and the error."""
     before = error.clone()
     sent = (grad + error).bfloat16().float()
     lost, beside = grad + error - sent, grad - sent

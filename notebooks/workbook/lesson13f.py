@@ -37,8 +37,9 @@ def _in_a_file(n: int) -> list[Case]:
     ]
 
 
-# A file of which every byte that is read is counted.
 def run_read_part(read_part, whole, dim, parts):
+    """Give a file of which every byte that is read is counted, and name what a wrong part comes from."""
+
     class Counting(io.BytesIO):
         got = 0
 
@@ -161,6 +162,7 @@ def _reshardings(n: int) -> list[Case]:
 
 
 def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
+    """Put the pieces together, each of which has to fit and to be there once, and collect the whole."""
     pieces = list(pieces_for_me(boxes[rank], chunks))
     room = torch.full(boxes[rank][1], float("nan"), device=device)
     for chunk, there, here, size in pieces:

@@ -38,6 +38,7 @@ def _gradients(n: int) -> list[Case]:
 
 
 def run_horovod_step(horovod_step, *gradients, lr, passes):
+    """Give parameters, some without a gradient, and name the mistake that weights and gradients come from."""
     everyone, made = everyones(list(gradients)), []
     for g in gradients:
         size = int(g) if isinstance(g, str) else len(g)
@@ -216,6 +217,7 @@ def _buffers(n: int) -> list[Case]:
 
 
 def run_nccl_reduce_scatter(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, inplace):
+    """Give buffers, apart or in place, and see that nothing changes in them but what should."""
     total = sum(everyones(sendbuff))[: world_size * recvcount]
     sendbuff, recvbuff = sendbuff.clone(), recvbuff.clone()
     if inplace:
@@ -314,6 +316,7 @@ def _uneven(n: int) -> list[Case]:
 
 
 def run_allgatherv(allgatherv, mine, everything, counts, displs):
+    """Give a buffer with gaps, and name the mistake that a wrong one comes from."""
     parts, had, everything = everyones(mine), everything, everything.clone()
     allgatherv(mine, everything, counts, displs)
 
