@@ -46,7 +46,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
         _environment.setenv("LABKIT_PRELOAD", "torch._dynamo")  # or each rank's first optimizer imports it
         _lab = labkit.start(4)
-        _environment.setenv("LABKIT_SHARED", str(_lab.address))
+        _environment.setenv("LABKIT_SHARED", str(_lab._address))
     try:
         return (yield)
     finally:

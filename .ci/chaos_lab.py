@@ -74,7 +74,7 @@ class Learner:
     def start(self) -> None:
         """Start a lab, or get back the one that is running."""
         self.cell(self.STARTS, "")
-        address = ast.literal_eval(self.notebook.value("str(lab.address)"))
+        address = ast.literal_eval(self.notebook.value("str(lab._address)"))
         self.trace = Trace.of(address)
         self.anew = True
 

@@ -52,7 +52,7 @@ FAMILIES = (
         "three hosts",
         r"tests/hosts/",
         every=3,
-        moved_by=r"labkit/cluster/(engines|hosts?|launchers|process|processes|spread)\.py"
+        moved_by=r"labkit/cluster/(engines|hosts?|launchers|process|processes|requests|spread)\.py"
         r"|labkit/rank/(group|membership|store|transport)\.py"
         r"|notebooks/workbook/tools/(elsewhere/programs|mpi|child_command|rank/(link|mpi\w*))\.py",
     ),

@@ -17,7 +17,7 @@ from measure.learn import learn
 from measure.table import Row
 
 from workbook.tools import published
-from workbook.tools.costs import H100, calibrate, choose, estimate, predict
+from workbook.tools.costs import H100, calibrate, choose, estimate
 from workbook.tools.costs.estimate import FITTED, Constants
 from workbook.tools.costs.machine import Cluster
 from workbook.tools.published import Judgement, Table
@@ -57,10 +57,6 @@ def cases(widget: WhatIf) -> dict[str, tuple[Callable[[], object], Callable[[], 
         widget.go(nbytes=2.0 ** (3 + next(sizes) % 30))
 
     return {
-        "`predict`: all algorithms and NCCL's choice": (
-            lambda: predict("all_reduce", 1e9, RANKS, H100),
-            lambda: predict("all_reduce", 1e9, 8, H100),
-        ),
         "`choose`: NCCL's choice alone": (
             lambda: choose("all_reduce", 1e9, RANKS, H100),
             lambda: choose("all_reduce", 1e9, 8, H100),
@@ -97,7 +93,7 @@ def rows(rounds: int) -> list[Row]:
             ours[what],
             "for 8 ranks" if others[what] else "",
             others[what],
-            limit=LIMIT if what.split("`")[1] in ("predict", "choose", "estimate") else None,
+            limit=LIMIT if what.split("`")[1] in ("choose", "estimate") else None,
         )
         for what in every
     ]

@@ -6,15 +6,15 @@
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       starting.py  start(): what is asked for, how many ranks with which backend, and the Lab
       content.py   what lessons own, found by name: exercises, questions, tools
-      faces/       what a learner's cell or a button calls: tasks, sliders, predictions, progress, scripts
-      show/        values that show themselves: a look, a flow, a timeline, steps, a verdict
+      faces/       what a learner's cell or a button calls: tasks, sliders, predictions, curves, progress, scripts
+      show/        values that show themselves: a card, a look, a flow, curves, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, axes in, axes out
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
-      rank/        what runs on an engine: the only room that imports torch
-      grading/     a learner's function held against what it should do: pure, plain data in and out
+      rank/        what runs on an engine: the only room that imports torch; its private names are in torch_internals.py
+      grading/     exercises, questions and inputs; a learner's function held against what it should do: pure
       outcome/     what became of a cell, told in sentences, and why it is stuck: pure
       theory/      what a collective means, what it costs, what the ranks' records say: pure Python and numpy
-      floor/       what lies under everything: words, errors, files, timestamps, PID namespaces, lines of source
+      floor/       what lies under all: words, errors, files, time limits, ipykernel's private names, source lines
 
 Imports go down only; `floor` lies under everything, and `top` is what stands directly in labkit/, `content` aside:
 

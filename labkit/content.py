@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, cached_property
@@ -43,11 +44,11 @@ class Shelf(Generic[T]):
         return found
 
     def every(self) -> dict[str, T]:
-        """All of them by name."""
+        """Return all of them by name."""
         return self._all
 
     def find(self, name: str) -> T:
-        """The one of this name; a LabError names the nearest one where there is none."""
+        """Return the one of this name; a LabError names the nearest one where there is none."""
         if name in self._all:
             return self._all[name]
         near = get_close_matches(name, self._all, 1)
@@ -62,7 +63,7 @@ series = Shelf(Series, "prediction", "The lessons' cells name those there are.")
 
 @cache
 def _owned() -> list[Exercise | Prediction | Series]:
-    """What the lessons' modules hold, in their order; a series after the predictions in it."""
+    """Return what the lessons' modules hold, in their order; a series after the predictions in it."""
     found: list[Exercise | Prediction | Series] = []
     for module in lessons():
         lesson = lesson_of(module.__name__)
@@ -78,7 +79,7 @@ def _owned() -> list[Exercise | Prediction | Series]:
 
 
 def lessons() -> list[ModuleType]:
-    """The modules of the lessons, in the lessons' order; the capstone comes last."""
+    """Return the modules of the lessons, in the lessons' order; the capstone comes last."""
     package = importlib.import_module(PACKAGE)
     named = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name.startswith(("lesson", "capstone"))]
     ordered = sorted(named, key=lambda name: (name.startswith("capstone"), name))
@@ -86,11 +87,26 @@ def lessons() -> list[ModuleType]:
 
 
 def plans_lesson() -> str:
-    """The lesson in which plans are made that progress is kept of."""
+    """Return the lesson in which plans are made that progress is kept of."""
     return str(importlib.import_module(PACKAGE).PLANS)
 
 
 def tool(name: str) -> Any:
-    """What lessons' cells call under this name: the package's TOOLS say where it is."""
-    module, _, attribute = importlib.import_module(PACKAGE).TOOLS[name].partition(":")
+    """Return what lessons' cells call under this name: the package's TOOLS say where it is."""
+    return _found(importlib.import_module(PACKAGE).TOOLS[name])
+
+
+def methods() -> Iterable[str]:
+    """Return the names of the methods that lessons add to labs."""
+    return importlib.import_module(PACKAGE).METHODS.keys()
+
+
+def method(name: str) -> Callable[..., Any] | None:
+    """Return the function that is a lab's method of this name, or None: the package's METHODS say where it is."""
+    where = importlib.import_module(PACKAGE).METHODS.get(name)
+    return _found(where) if where else None
+
+
+def _found(where: str) -> Any:
+    module, _, attribute = where.partition(":")
     return getattr(importlib.import_module(f"{PACKAGE}.tools.{module}"), attribute)

@@ -1,20 +1,19 @@
-"""The one object that a learner holds: a thin face over the engines, the console and the pictures."""
+"""The one object that a learner holds: a thin face over the ranks, their console and the pictures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, overload
+from types import MethodType
+from typing import TYPE_CHECKING, Any
 
 from IPython.core.getipython import get_ipython
 
 from labkit import content
 from labkit.cluster.console import FILES, Console
 from labkit.cluster.engines import Engines
-from labkit.cluster.spread import Spread
 from labkit.faces import arguments, current_lab
 from labkit.faces.drawing import Drawing
-from labkit.floor import file_limit, time_limits
+from labkit.floor import file_limit
 from labkit.floor.errors import LabError
 from labkit.show.look import Look
 from labkit.show.table import LabTable
@@ -33,68 +32,46 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.theory.primitives import Means
 
 
-@dataclass(frozen=True)
-class StartRequest:
-    """What `start()` was asked for, checked; `spread` where there are several hosts, `config` a profile's settings."""
-
-    n: int | None
-    backend: str | None
-    engines: str | None
-    timeout: float
-    spread: Spread | None = None
-    config: Any = None
-
-
 class Lab(Drawing):
     """Real ranks, one a row: `lab` shows the table, `lab.look("x")` what each rank holds.
 
     >>> lab.run("x = torch.ones(2) * rank")
     >>> lab.look("x")
     >>> lab.stop()
+
+    Lessons add methods, such as `lab.race`: `dir(lab)` has all, and `lab.race?` says what one does.
     """
 
-    def __init__(self, request: StartRequest, engines: Engines, reason: str) -> None:
-        self.request = request
+    def __init__(self, engines: Engines) -> None:
         self.running = True
-        self._engines, self._reason = engines, reason
-        self._console = Console(engines, self._drawn)
+        self._engines = engines
+        self._ranks_console = Console(engines, self._drawn)
         self._magics: Any = None
         if (shell := get_ipython()) is not None:
             from labkit.cluster import error_hints, magic
 
-            self._magics = magic.register(shell, self._console, self.flow, self.late, _mpi)
-            error_hints.watch(shell, engines, type(self))
+            self._magics = magic.register(shell, self._ranks_console, self.flow, self._late, _mpi)
+            error_hints.watch(shell, engines, self)
 
     # -- what a learner calls -----------------------------------------------------------------------------------
 
     @property
-    def reason(self) -> str:
-        """What `start()` says: how many ranks, with which backend, and why; how they share a GPU, where they do."""
-        assert self._engines is not None
-        return "\n".join(filter(None, [self._reason, self._engines.gpu.said()]))
-
-    @property
     def n(self) -> int:
         """The number of ranks."""
-        return self._live().n
+        return self._console.engines.n
 
     @property
     def backend(self) -> str:
         """ "gloo" or "nccl"."""
-        return self._live().backend
+        return self._console.engines.backend
 
     @property
     def hosts(self) -> list[list[int]]:
         """The ranks of each host, in the order of the ranks: [[0, 1, 2, 3]] on one, [[0, 1], [2, 3]] on two."""
         found: dict[str, list[int]] = {}
-        for member in self._live().members:
+        for member in self._console.engines.members:
             found.setdefault(member.place, []).append(member.rank)
         return list(found.values())
-
-    @property
-    def timeout(self) -> float:
-        """Seconds that a rank may wait in a collective before the lab frees it."""
-        return self._live().limit
 
     @property
     def guard(self) -> bool:
@@ -104,18 +81,12 @@ class Lab(Drawing):
 
         What it costs is in benchmarks/RESULTS.md. `timed`, `lab.sweep` and `lab.race` run without it.
         """
-        return self._live().guarded
+        return self._console.engines.guarded
 
     @guard.setter
     def guard(self, wanted: bool) -> None:
-        engines = self._live()
         self._console.call(f"labkit.rank.guard.{'on' if wanted else 'off'}")
-        engines.guarded = bool(wanted)
-
-    @property
-    def address(self) -> str:
-        """A file that tells another process of this user how to share the cluster: set LABKIT_SHARED to it."""
-        return self._live().processes.run.address
+        self._engines.guarded = bool(wanted)
 
     def look(self, expression: str) -> Look:
         """Show the value of an expression on every rank, one row a rank, with what differs marked.
@@ -125,20 +96,7 @@ class Lab(Drawing):
         Ranks that lack the name are told apart from ranks on which the expression raises.
         """
         arguments.text('lab.look("x")', expression)
-        self._live()
         return Look(expression, self._console.call("labkit.rank.agent.look", expression))
-
-    @overload
-    def flow(
-        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
-        predict: Literal[False] = False,
-    ) -> Flow: ...  # fmt: skip
-
-    @overload
-    def flow(
-        self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
-        predict: bool = False,
-    ) -> Flow | SealedFlow: ...  # fmt: skip
 
     def flow(
         self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
@@ -160,7 +118,6 @@ class Lab(Drawing):
         from labkit.show.flow import Flow, check
 
         check(means, root, self.n)
-        self._live()
         flow = Flow(observe(self._console, code, x, y or x), means, root)
         if not predict:
             return flow
@@ -178,11 +135,10 @@ class Lab(Drawing):
         ends with.
         """
         arguments.text('lab.wire("dist.all_reduce(x)")', code)
-        self._live()
         from labkit.cluster.wire import count
         from labkit.show.wire import Wire
 
-        return Wire(count(self._console, code), self._records())
+        return Wire(count(self._console, code), self._console.records())
 
     def run(self, code: str, ranks: int | Sequence[int] | None = None) -> list[str]:
         """Run code as a `%%px` cell does, on all ranks or on some; the text that each of these ranks printed.
@@ -190,20 +146,8 @@ class Lab(Drawing):
         Raises `CellError` where a rank raised, died or could not finish; the group is healed by then.
         """
         arguments.text('lab.run("print(rank)")', code)
-        engines = self._live()
-        report = self._console.run(code, arguments.ranks(ranks, engines.n), makes_group=makes_group(code))
+        report = self._console.run(code, arguments.ranks(ranks, self.n), makes_group=makes_group(code))
         return [r.stdout + r.value for r in report.ranks]
-
-    def pull(self, expression: str) -> list[Any]:
-        """Fetch a value from every rank, index = rank: tensors as numpy arrays, else numbers, text, lists, dicts.
-
-        Raises `LabError` where a rank lacks it.
-        """
-        arguments.text('lab.pull("x")', expression)
-        self._live()
-        pulled = self._console.call("labkit.rank.agent.pull", expression)
-        arguments.all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
-        return [value for _, value in pulled]
 
     def push(self, **values: Any) -> None:
         """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
@@ -212,38 +156,16 @@ class Lab(Drawing):
         """
         for name, value in values.items():
             arguments.crosses(name, value)
-        engines = self._live()
         self._console.call("labkit.rank.agent.push", values)
         for name, value in values.items():
-            engines.remember(f"# lab.push\n{assignment(name, value)}")
-
-    def status(self) -> list[dict[str, Any]]:
-        """What each rank does now, one dict a rank.
-
-        `state` is "idle", "computing", "collective", "silent" (no answer in a second) or "dead"; `op` and `line` say
-        which collective and which line of the cell; `engine` and `pid` which process.
-        """
-        engines = self._live()
-        where, dead = engines.ask("where", range(engines.n), time_limits.AGENT_ANSWERS), engines.dead()
-        return [
-            {
-                "rank": m.rank,
-                "state": "dead" if m.rank in dead else (where[m.rank] or {"state": "silent"})["state"],
-                "op": (where[m.rank] or {}).get("op"),
-                "line": (where[m.rank] or {}).get("line"),
-                "engine": m.engine,
-                "pid": m.pid,
-            }
-            for m in engines.members
-        ]
+            self._engines.remember(f"# lab.push\n{assignment(name, value)}")
 
     @property
     def last(self) -> Last:
         """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
-        self._live()
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
-        return Last(self._records(), self._console.outcome)
+        return Last(self._console.records(), self._console.outcome)
 
     def why(self) -> Waits:
         """Say in one sentence why the last cell is stuck, or was, and draw who waits for whom.
@@ -253,56 +175,10 @@ class Lab(Drawing):
         Below the picture stand the lines in which absent ranks are, or were. Of a cell that ended well it says that
         nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
         """
-        self._live()
         from labkit.show.waits import Waits
 
         outcome = self._console.seen()
-        return Waits(self._records(), outcome)
-
-    def late(self, code: str, rank: int, seconds: float = 0.25) -> Any:
-        """Run a cell's statements one by one, one rank late to each, and draw who waits for it; also `%%late 1`.
-
-        >>> lab.late("dist.barrier()\\ndist.broadcast(x, src=0)", rank=1)
-
-        Each statement runs once, on your variables. Raises `CellError` as a `%%px` cell does.
-        """
-        arguments.text('lab.late("dist.barrier()", rank=1)', code)
-        self._live()
-        return content.tool("Late")(rank, self.n, content.tool("late")(self._console, code, rank, seconds))
-
-    def sweep(
-        self,
-        op: str = "all_reduce",
-        sizes: Sequence[int] | None = None,
-        ranks: Sequence[int] | None = None,
-        dtype: str = "float32",
-        repeat: int = 15,
-    ) -> Any:
-        """Time one operation over sizes: time, algbw and busbw as nccl-tests defines them, with the fitted α and β.
-
-        >>> lab.sweep("all_gather", sizes=[2**10, 2**20])
-        >>> lab.sweep("barrier").rows[0].median
-
-        `sizes` are nccl-tests' S in bytes, by default 64 B to 16 MiB; where ranks get parts, S is rounded to them.
-        `ranks` measures some of the ranks, in a group of their own. Stop keeps what was measured so far.
-        """
-        self._live()
-        return content.tool("Sweep")(content.tool("sweep")(self._console, op, sizes, ranks, dtype, repeat))
-
-    def race(
-        self, *contestants: str, sizes: Sequence[int] | None = None, repeat: int = 9, dtype: str = "float32"
-    ) -> Any:
-        """Let all-reduces race against `dist.all_reduce` by size, and against MPI where it is installed: a scoreboard.
-
-        >>> lab.race("ring_all_reduce(x)", "halving_doubling(x)")
-        >>> lab.race("shared_all_reduce(x, room)", sizes=[4, 2**20])
-
-        A contestant is an expression of `x`, a tensor with one dimension: it leaves the sum in `x` or returns it. All
-        take turns in one run, by the clock of `timed`; a result that is wrong does not count, on odd lengths and other
-        dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
-        """
-        self._live()
-        return content.tool("Race")(content.tool("race")(self._console, contestants, sizes, repeat, dtype))
+        return Waits(self._console.records(), outcome)
 
     def check(self, name: str, means: str | Means | None = None, *, seed: int | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
@@ -319,19 +195,17 @@ class Lab(Drawing):
         """
         if not callable(name):  # a function has a sentence of its own
             arguments.text('lab.check("ring_shift")', name)
-        self._live()
         from labkit.faces import task
 
         return task.check(self._console, name, means, seed, **options)
 
     def exercise(self, name: str) -> Task:
-        """What an exercise asks, drawn on an example, how long it takes, and how you stand.
+        """Show what an exercise asks, drawn on an example, how long it takes, and how you stand.
 
         >>> lab.exercise("ring_shift")
         >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
         """
         arguments.text('lab.exercise("ring_shift")', name)
-        self._live()
         from labkit.faces.task import Task
 
         return Task(self._console, name)
@@ -348,7 +222,6 @@ class Lab(Drawing):
         A kept version that no longer works gives way to the workbook's, and the sentence says why.
         """
         arguments.text('lab.use("ring_shift")', *names)
-        self._live()
         from labkit.faces import task
 
         return task.use(self._console, names)
@@ -367,30 +240,16 @@ class Lab(Drawing):
         with `overwrite=True`. The lab remembers the last 500 cells.
         """
         arguments.text('lab.script("mean.py")', file)
-        engines = self._live()
+        engines = self._console.engines
         from labkit.faces import script
 
         return script.write(file, list(engines.cells), engines.n, engines.backend, cells, last, overwrite)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
-        """The exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
+        """List the exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
         from labkit.faces import task
 
         return task.overview(lesson)
-
-    def sheet(self) -> Any:
-        """Run every primitive in its shortest form, and lay all of them out on two pages: picture, bytes, one mistake.
-
-        >>> lab.sheet().save("cheat-sheet.html")    # open it in a browser and print it
-
-        For two to four ranks. Your variables on the ranks stay as they are.
-        """
-        engines = self._live()
-        ran = engines.cells.copy()
-        try:
-            return content.tool("sheet")(self)
-        finally:
-            engines.cells = ran  # the sheet's calls are no cells of the learner's
 
     def heal(self) -> None:
         """Bring every rank back: free those that wait, replace those that died, join all of them again.
@@ -398,14 +257,12 @@ class Lab(Drawing):
         Variables stay, except on a rank that died: it gets the functions, classes and imports of your cells again. A
         healthy lab is left alone.
         """
-        self._live()
         self._console.recover(by_hand=True)
 
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""
         if self.running:
             self.running = False
-            assert self._engines is not None
             self._engines.stop()
         current_lab.end(self)
 
@@ -415,12 +272,17 @@ class Lab(Drawing):
     def __exit__(self, *_: Any) -> None:
         self.stop()
 
-    # -- how it shows itself ------------------------------------------------------------------------------------
+    # -- how it shows itself, and what else it needs --------------------------------------------------------------
 
-    def _table(self) -> LabTable:
-        dead = self._live().dead()
-        rows = [{**row, "state": "dead" if row["rank"] in dead else "alive"} for row in self._live().table()]
-        return LabTable(rows, "The ranks of this lab")
+    def __getattr__(self, name: str) -> Any:
+        """Return a method that a lesson adds to labs, such as `lab.race`."""
+        method = None if name.startswith("_") else content.method(name)
+        if method is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        return MethodType(method, self)
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *content.methods()]
 
     def __repr__(self) -> str:
         return repr(self._table()) if self.running else "A lab that was stopped. Call start() for a new one."
@@ -428,16 +290,21 @@ class Lab(Drawing):
     def _repr_html_(self) -> str | None:
         return self._table()._repr_html_() if self.running else None
 
-    def _live(self) -> Engines:
-        if not self.running or self._engines is None:
+    def _table(self) -> LabTable:
+        return LabTable(self._console.engines.table(), "The ranks of this lab")
+
+    @property
+    def _address(self) -> str:
+        """The file that lets another process of this user share the processes: LABKIT_SHARED names it."""
+        return self._console.engines.processes.run.address
+
+    @property
+    def _console(self) -> Console:
+        """The console of a lab that runs. Raises `LabError` where it was stopped."""
+        if not self.running:
             raise LabError("This lab was stopped. Call lab = start() for a new one.")
         file_limit.spare(**FILES)
-        return self._engines
-
-    def _records(self) -> list[dict[str, Any] | None]:
-        """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
-        self._live()
-        return self._console.records()
+        return self._ranks_console
 
     def _drawn(self, *told: Any) -> None:
         """Show who waited for whom in a notebook, above the error that says it in a sentence."""
@@ -445,6 +312,10 @@ class Lab(Drawing):
             from labkit.show.waits import Waits
 
             Waits(*told).display()
+
+    def _late(self, code: str, rank: int) -> Any:
+        """Run `lab.late`, which is not imported before its magic is used."""
+        return self.late(code, rank)
 
 
 def _mpi(code: str, n: int) -> None:

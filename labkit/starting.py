@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from IPython.core.getipython import get_ipython
@@ -22,11 +22,35 @@ from labkit.cluster.stop_button import STOP
 from labkit.faces import current_lab, no_ranks
 from labkit.floor import file_limit, words
 from labkit.floor.errors import HostError, JoinError, LabError
-from labkit.lab import Lab, StartRequest
+from labkit.lab import Lab
 
 BACKENDS = ("gloo", "nccl")
 SLOW = "their times say nothing about NCCL's bandwidth"
-SHARED = "LABKIT_SHARED"  # the address of a cluster that this notebook may use (see `Lab.address`)
+SHARED = "LABKIT_SHARED"  # the address of a cluster that this notebook may use (see `Lab._address`)
+
+
+@dataclass(frozen=True)
+class StartRequest:
+    """What `start()` was asked for, checked; `spread` where there are several hosts, `config` a profile's settings."""
+
+    n: int | None
+    backend: str | None
+    engines: str | None
+    timeout: float
+    spread: Spread | None = None
+    config: Any = None
+
+
+@dataclass(frozen=True)
+class Started:
+    """What `start()` did: as text, how many ranks, with which backend, and why; how they share a GPU, where they do."""
+
+    request: StartRequest
+    engines: Engines
+    reason: str
+
+    def __str__(self) -> str:
+        return "\n".join(filter(None, [self.reason, self.engines.gpu.said()]))
 
 
 def start(
@@ -56,8 +80,8 @@ def start(
             for all. With "nccl" more ranks than GPUs share them.
         engines: "ssh", "slurm" or "mpi" for ranks on several hosts, or another launcher that ipyparallel knows; by
             default ranks are forked on this host where that is safe.
-        timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that nobody can end
-            is freed after one second already.
+        timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that no rank can
+            end is freed after one second already.
         nodes: how many hosts, where Slurm or MPI chooses them.
         per_node: how many ranks on each; by default one a GPU, else 2.
         hosts: their names, with the ranks of each: {"na": 2, "nb": 2}; or names alone, with `per_node`.
@@ -76,20 +100,22 @@ def start(
     file_limit.spare(**FILES)
     request = _checked(n, backend, engines, timeout, nodes, per_node, hosts, profile)
     if (running := current_lab.running()) is not None:
-        if running.request == request and running.running:
+        started = current_lab.started()
+        if started.request == request and running.running:
             with contextlib.suppress(HostError):  # its job has ended, say: a new one is what is wished for
                 running.heal()
-                print(running.reason)
+                print(started)
                 return cast(Lab, running)
         running.stop()
     STOP.watch(get_ipython())
     try:
-        lab = Lab(request, *_started(request))
+        started = _started(request)
+        lab = Lab(started.engines)
     except BaseException as error:
         no_ranks.explain(no_ranks.after(error), instead=True)
         raise
-    current_lab.begin(lab)
-    print(lab.reason)
+    current_lab.begin(lab, started)
+    print(started)
     return lab
 
 
@@ -125,7 +151,7 @@ def _checked(
     return StartRequest(n, backend, engines, float(timeout), None, config)
 
 
-def _started(request: StartRequest, failed: str = "") -> tuple[Engines, str]:
+def _started(request: StartRequest, failed: str = "") -> Started:
     """Start ranks in a cluster of their own or in a shared one, and say why these; on CPUs where NCCL has `failed`."""
     backend = reason = ""
 
@@ -142,26 +168,27 @@ def _started(request: StartRequest, failed: str = "") -> tuple[Engines, str]:
     shared = os.environ.get(SHARED) if request.engines is None else None
     say, done = _progress()
     try:
-        attached = _attached(shared, request.timeout, choose) if shared else None
+        attached = _attached(shared, request.timeout, choose, say) if shared else None
         if attached is not None:
-            return attached, reason
+            return Started(request, attached, reason)
         processes = Processes(request.engines or _default_launcher(), request.spread, request.config)
         if request.spread:
             engines = Engines.start(request.timeout, processes, choose, say)
-            return engines, f"{reason}\n{_where(engines)}"
+            return Started(request, engines, f"{reason}\n{_where(engines)}")
         with turn(say):
             memory_check.check(request.n or 4)
-            return Engines.start(request.timeout, processes, choose, say), reason
+            return Started(request, Engines.start(request.timeout, processes, choose, say), reason)
     except JoinError as error:
         if request.backend or backend != "nccl":
             raise
-        return _started(replace(request, backend="gloo"), f"NCCL could not join ranks on GPUs{error.why}")
+        started = _started(replace(request, backend="gloo"), f"NCCL could not join ranks on GPUs{error.why}")
+        return replace(started, request=request)
     finally:
         done()
 
 
 def _choose(n: int | None, backend: str | None, gpus: int, failed: str = "") -> tuple[int, str, str]:
-    """How many ranks, with which backend, and why, in a sentence; what has `failed` is why it is not another one."""
+    """Choose how many ranks with which backend, and say why; what has `failed` is why it is not another one."""
     have = words.count(gpus, "GPU") if gpus else "no GPU"
     if backend == "nccl" and gpus == 0:
         raise LabError(f"NCCL wants a GPU, and torch finds {have} here. Call start() for CPU ranks with Gloo.")
@@ -176,7 +203,7 @@ def _choose(n: int | None, backend: str | None, gpus: int, failed: str = "") -> 
 
 
 def _choose_far(request: StartRequest, far: Spread, gpus: list[int], failed: str) -> tuple[list[int], str, str]:
-    """The host of each rank, the backend, and how many ranks on what, in words."""
+    """Choose the host of each rank and the backend, and say how many ranks on what."""
     at = far.seats(gpus, request.n)
     each = [gpus[h] for h in sorted(set(at))]
     enough = all(at.count(h) <= gpus[h] for h in at)
@@ -197,7 +224,7 @@ def _choose_far(request: StartRequest, far: Spread, gpus: list[int], failed: str
 
 
 def _where(engines: Engines) -> str:
-    """Which ranks are on which host, and what other people of the network could see."""
+    """Say which ranks are on which host, and what other users of the network could see."""
     hosts = words.alike({m.rank: m.host for m in engines.members})
     each = words.listed([f"{words.ranks(rs)} on {host}" for host, rs in hosts.items()])
     return (
@@ -207,21 +234,21 @@ def _where(engines: Engines) -> str:
 
 
 def _default_launcher() -> str:
-    """Fork on Linux; elsewhere a fork after imports is unsafe, so engines are started one by one."""
+    """Choose to fork on Linux; elsewhere a fork after imports is unsafe, so engines are started one by one."""
     return "labkit" if sys.platform == "linux" else "local"
 
 
-def _attached(address: str, timeout: float, choose: Choose) -> Engines | None:
-    """Fresh ranks in a shared cluster; None where it no longer answers, so that a cluster of one's own serves."""
+def _attached(address: str, timeout: float, choose: Choose, say: Callable[[str], None]) -> Engines | None:
+    """Start ranks in a shared cluster; None where it no longer answers, so that a cluster of one's own serves."""
     try:
         shared = Processes.attach(address)
     except (OSError, LabError, ValueError, KeyError):  # gone, or no address at all
         return None
-    return Engines.begin(timeout, shared, choose)
+    return Engines.start(timeout, shared, choose, say)
 
 
 def _progress() -> tuple[Callable[[str], None], Callable[[], None]]:
-    """A line that says what start() does, and how to take it away again; nothing where nobody looks."""
+    """Return what shows a line that says what start() does, and what clears it; nothing outside notebooks."""
     shell = get_ipython()
     if shell is None or getattr(shell, "kernel", None) is None or os.environ.get(QUIET) is not None:
         return (lambda line: None), (lambda: None)

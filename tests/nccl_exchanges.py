@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from labkit.theory.record import Message, Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Message, Record
 
 
 def faults(record: Record, short: bool = False) -> list[str]:

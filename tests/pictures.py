@@ -81,7 +81,7 @@ def wire_of(n: int, unit: str = "MiB") -> wire.Drawing:
 def late_of(n: int) -> bytes:
     calls = ["dist.barrier()", "dist.reduce_scatter_tensor(shard, torch.cat(chunks), op=dist.ReduceOp.AVG, group=g)"]
     rows = [(call, [("late", "waits", "goes on", "")[(r + i) % 4] for r in range(n)]) for i, call in enumerate(calls)]
-    return svg.svg(late.draw(late.axes(rows, n), rows, 1))
+    return svg.svg(late.draw(rows, n, 1))
 
 
 def sweep_of() -> bytes:
@@ -90,7 +90,7 @@ def sweep_of() -> bytes:
     rates = [s / t / 1e9 for s, (_, t, _) in zip(sizes, times, strict=True)]
     title = "reduce_scatter_tensor, bfloat16: NCCL, 16 ranks, NVIDIA H100 80GB HBM3, on 2 hosts of 8"
     curves = sweep.Curves(title, sizes, times, rates, [9.0] * len(sizes), 5e-5, 3e-10, 1.75)
-    return svg.svg(sweep.draw(sweep.axes(), curves))
+    return svg.svg(sweep.draw(curves))
 
 
 def curves_of(n: int, panels: int) -> Curves:
@@ -314,10 +314,10 @@ def _makers() -> dict[str, Callable[[], bytes]]:
     }
     for n, k, wrong in ((1, 1, False), (2, 3, True), (4, 4, False), (3, 2, True), (8, 8, False)):
         made = flow_of(n, k, wrong)
-        makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(flow.axes(d), d))
+        makers[f"flow {n} {k} {wrong}"] = lambda d=made: svg.svg(flow.draw(d))
     for n in (2, 4, 8):
         sent = wire_of(n)
-        makers[f"wire {n}"] = lambda d=sent: svg.svg(wire.draw(wire.axes(d), d))
+        makers[f"wire {n}"] = lambda d=sent: svg.svg(wire.draw(d))
         makers[f"late {n}"] = partial(late_of, n)
     makers["sweep"] = sweep_of
     for op, n in (("all_reduce", 2), ("reduce_scatter", 3), ("all_to_all", 4), ("all_reduce", 8), ("broadcast", 13)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.theory.record import Buffer, Log, Op, Span, View
+from labkit.theory.log import Buffer, Log, Op, Span, View
 
 
 class Told:

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d
 from torch.distributed import distributed_c10d
 
-from labkit.rank import group, recorder
+from labkit.rank import call_facts, group
 
 ABORTED = (  # what a call of NCCL's says that was aborted while it set up
     "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, internal error - please report this issue to the NCCL "
@@ -203,4 +203,4 @@ dist.Backend.register_backend("standin", Standin, devices=["cpu"])
 vars(_distributed_c10d)["_dump_nccl_trace"] = _dump
 group.BACKENDS["standin"] = "cpu:standin"
 group.ABORTED.add("standin")
-recorder.ENQUEUES.add("cpu")
+call_facts.ENQUEUES.add("cpu")

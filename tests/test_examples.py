@@ -17,7 +17,6 @@ ON_RANKS = (
     "labkit.rank.clock",
     "labkit.rank.comms",
     "workbook.tools.rank.link",
-    "labkit.rank.p2p",
     "workbook.tools.rank.shared",
     "labkit.rank.spans",
     "workbook.tools.rank.window",

@@ -111,12 +111,6 @@ def test_where_the_origins_are_unknown_the_values_remain_and_the_reason_is_said(
     assert "It got stuck." in flow.alt
 
 
-def test_the_data_are_plain():
-    data = Flow(SUMS).data
-    assert data["before"] == [[1.0], [10.0]]
-    assert data["parts"][1] == [{"place": 0, "value": "11", "kind": "sum", "from": [[0, 0, 1], [1, 0, 1]]}]
-
-
 def test_long_rows_become_blocks_of_one_origin():
     n, k = 4, 8
     before = [[float(10 * r + i) for i in range(k)] for r in range(n)]

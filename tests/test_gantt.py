@@ -10,7 +10,7 @@ from labkit import draw
 from labkit.plot.sheet import RANKS
 from labkit.show.gantt import of_record
 from labkit.show.timeline import Timeline
-from labkit.theory.record import Log, Op, Span
+from labkit.theory.log import Log, Op, Span
 from workbook.tools import pipeline
 from workbook.tools.pipeline.show import of_schedule
 

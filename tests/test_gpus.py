@@ -16,15 +16,15 @@ from labkit import LabError
 from labkit.cluster.engines import Engines, Member
 from labkit.cluster.spread import Spread
 from labkit.floor import time_limits
-from labkit.lab import StartRequest
-from labkit.rank import clock, group, probe, recorder, spans, stream
+from labkit.rank import cell_record, clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
 from labkit.show.timeline import Timeline
 from labkit.show.times import Times
 from labkit.show.waits import Waits
-from labkit.starting import _choose, _choose_far
+from labkit.starting import StartRequest, _choose, _choose_far
 from labkit.theory import gpu_sharing
-from labkit.theory.record import Op, read
+from labkit.theory.log import Op
+from labkit.theory.record import read
 from workbook.tools.rank import nccl_trial
 from workbook.tools.sweep.measure import where
 
@@ -266,10 +266,9 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: flo
     `asynchronous`: it calls `.wait()` for that. `until`: so far has the GPU come when the rank is asked; `goes_on`: it
     works on then.
     """
-    gpu, cell = Gpu(monkeypatch), recorder.Cell(on=True, rank=rank, began=100.0, gpu="cuda:0")
+    gpu, cell = Gpu(monkeypatch), cell_record.Cell(on=True, rank=rank, began=100.0, gpu="cuda:0")
     cell.tally = SimpleNamespace(done=lambda *_: None, end=lambda: None, missing=lambda *_: ([], 0))
-    monkeypatch.setattr(recorder, "_cell", cell)
-    monkeypatch.setattr(spans, "_kept", spans.Kept(True, rank))
+    monkeypatch.setattr(cell_record, "current", cell)
     record = Op(rank, 0, "all_reduce", "collective", (0, 1), group="0", enqueued=True, line=3)
 
     def begun(*_: Any) -> Any:
@@ -277,7 +276,7 @@ def told(monkeypatch: pytest.MonkeyPatch, rank: int, compute: float, reduce: flo
         cell.made += 1
         return record, None, "0", None
 
-    monkeypatch.setattr(recorder, "_begun", begun)
+    monkeypatch.setattr(recorder, "begun", begun)
 
     def all_reduce(tensor: Any, async_op: bool = False) -> Any:
         if not async_op:
@@ -360,9 +359,9 @@ def test_what_the_gpu_is_about_to_do_is_waited_for(monkeypatch):
 def test_without_a_gpu_nothing_is_marked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", None)
     stream.forget()
-    stream.came(op := Op(0, 0, "all_reduce", "collective", (0,)))
-    stream.left(op)
-    stream.told()
+    stream.mark_start(op := Op(0, 0, "all_reduce", "collective", (0,)))
+    stream.mark_end(op)
+    stream.read_times()
     assert (op.ran, stream.gpu()) == (None, "")
 
 

@@ -122,6 +122,23 @@ def test_a_circle_is_found_and_what_only_leads_to_it_is_not():
     assert circles(graph | {"c": set()}) == {}
 
 
+NUMBERED = re.compile(r"lesson ?_?\d\d|(0\d|1[0-5])[a-f]?")  # what names one lesson
+
+
+def test_no_module_of_labkit_knows_a_lesson_by_its_number():
+    found = [
+        f"{module}, line {node.lineno}: {node.value!r}"
+        for module, file in modules()
+        for tree in [ast.parse(file.read_text())]
+        for specs in [[node.format_spec for node in ast.walk(tree) if getattr(node, "format_spec", None)]]
+        for formats in [{id(its) for spec in specs for its in ast.walk(spec)}]  # f"{k:02}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in formats
+        if NUMBERED.fullmatch(node.value)
+    ]
+    assert not found, "\n".join(found)
+
+
 def test_no_two_time_limits_have_one_name():
     constant = re.compile(r"^([A-Z_]+) = [\d.e-]+  # (.*)", re.MULTILINE)
     names = [
@@ -145,6 +162,16 @@ def arrows() -> list[str]:
     above = [name for name in ("top", *reversed(ROOMS[1:])) if drawn.get(name)]
     lines = [f"{name} → {', '.join(r for r in above if r in drawn[name] - {name})}" for name in above]
     return [line for line in lines if not line.endswith("→ ")]
+
+
+def test_the_rooms_are_described_alike_where_they_are_described():
+    told = re.compile(r"(\w+(?:/|\.py)) +(\w.*)")
+    here, there = (
+        dict(told.findall((ROOT / place).read_text(encoding="utf-8").partition("\nImports go down only")[0]))
+        for place in ("labkit/__init__.py", "CONTRIBUTING.md")
+    )
+    assert {f"{name}/" for name in ROOMS if name != "content"} < here.keys()
+    assert here.items() <= there.items()
 
 
 @pytest.mark.parametrize("place", ["CONTRIBUTING.md", "labkit/__init__.py"])

@@ -91,7 +91,7 @@ def test_one_slider_moves_both_and_a_side_that_ends_early_stays_at_its_end():
         seen.append((lacks.step, lacks._picture.value.count("<img")))
     assert seen == [(1, 2), (2, 2), (2, 2), (1, 2)]
     assert "after step 1" in lacks._picture.value
-    assert lacks.title(1) == "step 2 of 2"
+    assert lacks._said.value == "step 2 of 2"
 
 
 def test_it_shows_without_a_front_end_and_carries_its_words(other_chunk):

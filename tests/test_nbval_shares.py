@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parent.parent
 STAND_IN = """
 class Lab:
-    address = "run/lab.json"
+    _address = "run/lab.json"
     def stop(self):
         open("notes", "a").write("stop ")
 

@@ -136,7 +136,7 @@ def test_an_arrow_that_comes_around_to_rank_0_passes_beside_the_names(name, lane
     tiles = [[Tile("0", width=plot.WIDTH)] for _ in range(4)]
     arrows = [plot.Arrow((2 + i % 2, 0, 0, 1), (0, 1, 0, 1)) for i in range(lanes)]
     picture = plot.Picture("step 1", [plot.Slot("out", tiles), plot.Slot(name, tiles)], arrows)
-    ax = plot.draw(plot.axes([picture]), [picture])
+    ax = plot.draw([picture])
     leftmost = min(float(a._path_original.vertices[:, 0].min()) for a in ax.findobj(FancyArrowPatch))
     names_end = plot.NAME + extent(shortened(name, plot.LEFT - 0.5, 8, mono=True), 8, mono=True)
     assert names_end < leftmost

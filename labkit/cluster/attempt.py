@@ -1,4 +1,4 @@
-"""One run of a learner's function on the first n ranks, freed where it cannot end; and what stands around runs."""
+"""Run a learner's function on the first n ranks, and free them where it cannot end; make the groups that runs need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attempt(
     exercise: Exercise,
     case: Case,
     patience: float,
-    watch: Watch,
+    watch: Watch = lambda *_: None,
     mode: str = "",
     memory: bool = False,
     seed: int = 0,
@@ -39,8 +39,8 @@ def attempt(
 
     `seed` is every rank's for random numbers, `most` the bytes that a result may have to be told.
     """
-    calls = [_call(exercise, case, r, seed, most) | {"gradients": mode, "memory": memory} for r in range(case.n)]
-    return _attempt(console, "run", exercise.name, case.n, calls, (), patience, watch)
+    calls = [(_call(exercise, case, r, seed, most) | {"gradients": mode, "memory": memory},) for r in range(case.n)]
+    return _attempt(console, "run", exercise, calls, patience, watch)
 
 
 def attempts(
@@ -54,18 +54,19 @@ def attempts(
 ) -> tuple[list[Attempt], Attempt]:
     """Call it with one input after another, in one go, as long as all is well and the seconds are not over.
 
-    Returns the calls that every rank has ended well, without records, and all of it as one run.
+    Return the calls that every rank has ended well, without records, and all of it as one run.
     """
     n = cases[0].n
-    calls = [[_call(exercise, c, r, seed, most) for c, seed in zip(cases, seeds, strict=True)] for r in range(n)]
-    ran = _attempt(console, "again", exercise.name, n, calls, (seconds,), seconds + time_limits.RUN, watch)
+    given = [*zip(cases, seeds, strict=True)]
+    calls = [([_call(exercise, case, r, seed, most) for case, seed in given], seconds) for r in range(n)]
+    ran = _attempt(console, "again", exercise, calls, seconds + time_limits.RUN, watch)
     told = [ran.answers[r]["answers"] if r in ran.answers else [] for r in range(n)]
     well = [answers for answers in zip(*told, strict=False) if not any("error" in one for one in answers)]
     return [Attempt(Outcome([RankOutcome(r, answer=one) for r, one in enumerate(answers)])) for answers in well], ran
 
 
 def _call(exercise: Exercise, case: Case, rank: int, seed: int, most: int) -> dict[str, Any]:
-    """What a rank is told of one call."""
+    """Return what a rank is told of one call."""
     x = case.xs[rank]
     return {
         "args": x if isinstance(x, tuple) else (x,),
@@ -81,19 +82,11 @@ def _call(exercise: Exercise, case: Case, rank: int, seed: int, most: int) -> di
 
 
 def _attempt(
-    console: Console,
-    do: str,
-    name: str,
-    n: int,
-    calls: Sequence[Any],
-    more: tuple[Any, ...],
-    patience: float,
-    watch: Watch,
+    console: Console, do: str, exercise: Exercise, calls: Sequence[tuple[Any, ...]], patience: float, watch: Watch
 ) -> Attempt:
-    engines = console.engines
+    engines, n, count = console.engines, len(calls), next(COUNT)
     console.ran = list(range(n))
-    count = next(COUNT)
-    args = {r: (name, n, count, call, *more) for r, call in enumerate(calls)}
+    args = {r: (exercise.name, n, count, *call) for r, call in enumerate(calls)}
     limit = min(patience, max(time_limits.RUN, engines.limit + time_limits.RUN_BEYOND_LIMIT))
     console.outcome = None
     report = console.outcome = engines.call(f"labkit.rank.function.{do}", args, limit, watch)
@@ -103,9 +96,9 @@ def _attempt(
 
 @contextlib.contextmanager
 def prepared(engines: Engines) -> Iterator[Reach]:
-    """Around runs: `reach(n)` makes the group of n ranks, where there is none yet; afterwards the lab's is joined.
+    """Yield `reach`: `reach(n)` makes the group of n ranks, where there is none yet. Afterwards join the lab's again.
 
-    `reach(n, anew=True)` after a heal, with which all groups have gone.
+    `reach(n, anew=True)` is for after a heal, with which all groups have gone.
     """
     folder, made = str(engines.processes.run.path), set[int]()
 
@@ -125,9 +118,9 @@ def prepared(engines: Engines) -> Iterator[Reach]:
 
 
 def _everywhere(engines: Engines, do: str, *args: Any) -> dict[int, Any]:
-    """Begin on all ranks, or finish; their answers. Where one cannot all are joined anew first, and there are none.
+    """Begin on all ranks, or finish, and return their answers; none where all had to be joined anew first.
 
-    LabError where one cannot even then: what would run without the group must not be blamed for that.
+    Raises `LabError` where a rank cannot even then: what would run without the group must not be blamed for that.
     """
     everyone = dict.fromkeys(range(engines.n), args)
     for answered in (True, False):

@@ -1,5 +1,4 @@
-"""The control groups (cgroups) in which Linux counts, and may limit, the memory of a process, and how many processes
-and threads there are: both versions of them."""
+"""Read the control groups (cgroups), of both versions, in which Linux limits memory, processes and threads."""
 
 from __future__ import annotations
 
@@ -40,19 +39,19 @@ class Group:
     version: Version
 
     def limit(self) -> int | None:
-        """The bytes that its processes may use; None where that is as they like."""
+        """Return the bytes that its processes may use; None where there is no limit."""
         said = _number(self.folder / self.version.limit)
         return said if said is not None and said < UNLIMITED else None
 
     def free(self) -> int | None:
-        """How many of them are left, what Linux would give back among them; None without a limit."""
+        """Return how many of them are left, with what Linux would give back; None without a limit."""
         limit, used = self.limit(), _number(self.folder / self.version.used)
         if limit is None or used is None:
             return None
         return limit - used + counts(self.folder / "memory.stat").get(self.version.cache, 0)
 
     def killed(self) -> int:
-        """How many of its processes Linux has killed because memory ran out, in the group or on the whole machine."""
+        """Count its processes that Linux has killed because memory ran out, in the group or on the whole machine."""
         return counts(self.folder / self.version.ends).get("oom_kill", 0)
 
 
@@ -69,7 +68,7 @@ class Tasks:
 
 
 def groups(pid: int | str = "self") -> list[Group]:
-    """The groups that count a process's memory: the outermost first, its own last."""
+    """Return the groups that count a process's memory: the outermost first, its own last."""
     found = []
     for kind, folder in _folders(pid, {kind: version.top for kind, version in VERSIONS.items()}):
         version = VERSIONS[kind]
@@ -79,7 +78,7 @@ def groups(pid: int | str = "self") -> list[Group]:
 
 
 def tasks() -> list[Tasks]:
-    """The limits of processes and threads in the groups of this process; none where nothing is limited."""
+    """Return the limits of processes and threads in the groups of this process; none where nothing is limited."""
     found = []
     for _, folder in _folders("self", TASKS):
         most, used = _number(folder / "pids.max"), _number(folder / "pids.current")
@@ -89,7 +88,7 @@ def tasks() -> list[Tasks]:
 
 
 def _folders(pid: int | str, tops: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
-    """The folders of a process's groups, each with its kind, the outermost first; `tops` are where each kind's lie.
+    """Yield the folders of a process's groups with their kinds, the outermost first; `tops` has each kind's place.
 
     A container may see only its own, at the top, whatever path the process has.
     """
@@ -103,7 +102,7 @@ def _folders(pid: int | str, tops: Mapping[str, str]) -> Iterator[tuple[str, Pat
 
 
 def counts(file: Path) -> dict[str, int]:
-    """The numbers of a file of Linux's whose lines are a name and a number, and maybe a unit."""
+    """Read a file of which each line is a name and a number, and maybe a unit."""
     return {name: int(count) for name, count, *_ in (line.split() for line in _lines(file))}
 
 

@@ -56,10 +56,9 @@ def check(
     """Hold the learner's function on the ranks against the exercise.
 
     `saw` is given the cell that the function stands in, as it was typed, before anything of it runs, or nothing where
-    `lab.use` has put it there; `watch` is called
-    now and then with the inputs that were right so far, the seconds of the run and the run. `cells[i]` is the source of
-    the notebook's cell [i], `known` are names of functions that are no misspelling of this one. `seed` is that of all
-    that is left to chance, another one each time where it is None.
+    `lab.use` has put it there; `watch` is called now and then with the inputs that were right so far, the seconds of
+    the run and the run. `cells[i]` is the source of the notebook's cell [i], `known` are names of functions that are no
+    misspelling of this one. `seed` is that of all that is left to chance, another one each time where it is None.
     """
     engines = console.engines
     console.recover()
@@ -85,7 +84,7 @@ def check(
     saw("" if whose else on_ranks)
     with prepared(engines) as reach:
         seed = secrets.randbelow(10**6) if seed is None else seed
-        finding = _all(console, exercise, sizes, reach, watch, seed)
+        finding = _Check(console, exercise, reach, watch, seed).run(sizes)
     finding.says += filter(None, [misspelt, defined_names.older(cells, exercise.name, "" if whose else on_ranks)])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
@@ -95,7 +94,7 @@ def check(
 
 
 def unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -> Finding | None:
-    """Not attempted, or not the same everywhere; None where there is something to run.
+    """Say that it is not attempted, or not the same everywhere; None where there is something to run.
 
     `anew` are the ranks whose process was replaced since the lab began: what they had is lost.
     """
@@ -107,15 +106,11 @@ def unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -
         return Finding("not attempted", [f"There is no function {name} on the ranks yet. Write it in a %%px cell."])
     if set(states) <= {"missing", "empty"}:
         lines = [what["line"] for what in seen.values() if what.get("line")]
-        if lines:
-            return Finding(
-                "not attempted",
-                [
-                    f"{name} is still to be written: write what belongs in place of the … in line {lines[0]}, and run "
-                    "its cell."
-                ],
-            )
-        return Finding("not attempted", [f"{name} is still empty. Write its body in place of the … and run its cell."])
+        if not lines:
+            empty = f"{name} is still empty. Write its body in place of the … and run its cell."
+            return Finding("not attempted", [empty])
+        belongs = f"write what belongs in place of the … in line {lines[0]}, and run its cell."
+        return Finding("not attempted", [f"{name} is still to be written: {belongs}"])
     if "other" in states:
         what = seen[states["other"][0]]["what"]
         return Finding("differs", [f"{name} is no function but a value ({what}). Write def {name}(…) in a %%px cell."])
@@ -155,8 +150,48 @@ class _Check:
         self._watch(self.right, elapsed, running)
 
     def draw(self) -> int:
-        """A seed for all ranks' random numbers in one run."""
+        """Draw a seed for all ranks' random numbers in one run."""
         return self._chance.randrange(2**31)
+
+    def run(self, sizes: Sequence[int]) -> Finding:
+        """Run every input on every number of ranks, until one goes wrong; judge what is right, and not as asked."""
+        exercise = self.exercise
+        found: list[Finding] = []
+        largest: tuple[Case, Attempt, list[Any]] | None = None
+        cases = {n: list(exercise.inputs(n)) for n in sizes}
+        for n in sizes:
+            self.reach(n)
+            for case in cases[n]:
+                want = _wanted(exercise, case)
+                for mode in _modes(exercise, case):
+                    if STOP.taken():  # between two runs; within one it is the run's own end
+                        return Finding("stopped", ["You stopped the check."], right=self.right)
+                    ran, finding = self.fault(case, want, mode)
+                    if finding is not None:
+                        return finding
+                    if not mode and (largest is None or (case.n, case.size) > (largest[0].n, largest[0].size)):
+                        largest = case, ran, want
+                self.right += 1
+                found += remarks(exercise, case, ran)
+        if (finding := self.again(cases[max(sizes)])) is not None:
+            return finding
+        assert largest is not None, "there are inputs"
+        found += unheard(exercise, *largest)
+        score = scored(exercise, *largest[:2])
+        if score and (less := below(exercise, score, largest[0])):
+            found.append(Finding("not as asked", [less], case=largest[0], records=largest[1].records))
+            score = None
+        finding = Finding("right")
+        for state in reversed(STATES):
+            if such := [f for f in found if f.state == state]:
+                finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
+        finding.right = self.right
+        if finding.state == "right" and begins_singly(largest[1].told):
+            finding.says.append(sentence([f"with NCCL, {TOGETHER}"]))
+        if score:
+            memory = self.memory(largest[0], finding) if exercise.counts_memory else None
+            finding.score = replace(score, memory=memory).believed(exercise)
+        return finding
 
     def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:
         """Run the function on one input."""
@@ -169,15 +204,15 @@ class _Check:
         return ran
 
     def judged(self, case: Case, ran: Attempt, want: list[Any], mode: str = "") -> Finding | None:
-        """What is wrong with it, and the ranks healed; None where it is right."""
+        """Return what is wrong with it, with the ranks healed; None where it is right."""
         finding = judged(self.exercise, case, ran, want, mode)
         if finding is not None:
             finding.right = self.right
-            _mend(self.console, finding, ran)
+            self.mend(finding, ran)
         return finding
 
     def fault(self, case: Case, want: list[Any], mode: str = "") -> tuple[Attempt, Finding | None]:
-        """Run it on one input; what is wrong with it, with all that can be said about that."""
+        """Run it on one input, and return what is wrong with it, with all that can be said about that."""
         ran = self.attempt(case, want, mode, self.draw())
         finding = self.judged(case, ran, want, mode)
         if finding is None or finding.state == "stopped":
@@ -192,7 +227,7 @@ class _Check:
             if chance:
                 return ran, finding
         if finding.wrong and not finding.gradient and not self.exercise.module:
-            _trace(self.console, self.exercise, finding, self.look)
+            self.trace(finding)
         return ran, finding
 
     @property
@@ -201,7 +236,7 @@ class _Check:
         return f'lab.check("{self.exercise.name}", seed={self.seed}) draws the same numbers once more.'
 
     def again(self, cases: Sequence[Case]) -> Finding | None:
-        """Run it on other numbers, many times in one go: what goes wrong, if anything does.
+        """Run it on other numbers, many times in one go, and return what goes wrong, if anything does.
 
         The numbers of earlier inputs are multiplied by one of two factors near 1; all random numbers are others. A
         mistake is looked at once more, alone.
@@ -229,7 +264,7 @@ class _Check:
         found = found or judged(self.exercise, case, ran, want, "")
         assert found is not None, "a run that did not end well is told"
         found.right = self.right
-        _mend(self.console, found, ran)
+        self.mend(found, ran)
         if ran.report.ended in ("stopped", "lost"):
             return found
         nth = f"That was call {k + 1} of {len(others)} in a row."
@@ -255,102 +290,62 @@ class _Check:
         alone.says.append(self.told)
         return alone
 
+    def memory(self, case: Case, finding: Finding) -> float | None:
+        """Return the most bytes that a rank had in use at once, in runs of their own; None where one does not end well.
+
+        The lower of two: now and then a thread of Gloo's still holds a tensor that the function has let go.
+        """
+        peaks = []
+        for _ in range(2):
+            ran = attempt(self.console, self.exercise, case, time_limits.RUN, self.look, memory=True)
+            self.mend(finding, ran)
+            told = [answer["memory"] for answer in ran.answers.values() if "memory" in answer]
+            if len(told) < case.n:
+                return None
+            peaks.append(max(told))
+        return min(peaks)
+
+    def trace(self, finding: Finding) -> None:
+        """Say what a wrong result is made of: run the function again on numbers that tell where they came from."""
+        console, exercise, case = self.console, self.exercise, finding.case
+        assert case is not None, "a wrong result has an input"
+        if any(isinstance(out, judge.Large) for out in finding.outs):
+            return
+        wanted = tracing.origins(exercise.means, case, finding.want)
+        if wanted is None or not tracing.explains(case, wanted, finding.want):
+            return
+        runs = []
+        for probe in tracing.probes(case):
+            ran = attempt(console, exercise, probe, time_limits.RUN, self.look, most=max(map(judge.most, finding.want)))
+            if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
+                self.mend(finding, ran)
+                return
+            runs.append([ran.answers[r]["out"] for r in range(case.n)])
+        came = tracing.decoded(case, runs) if runs else None
+        if came is None or not tracing.explains(case, came, finding.outs):
+            return
+        finding.origins = came
+        if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
+            meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
+            finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
+        attempt(console, exercise, case, time_limits.RUN, self.look)  # for lab.last.steps(), with the learner's numbers
+
+    def mend(self, finding: Finding, ran: Attempt) -> None:
+        """Bring the ranks back where this attempt did not end by itself."""
+        if ran.report.cut_short:
+            finding.healed = heal(self.console.engines, self.console.ran, broken=bool(ran.report.misfit))
+
 
 def _wanted(exercise: Exercise, case: Case) -> list[Any]:
-    """What every rank must end with."""
+    """Return what every rank must end with."""
     given = [copy.deepcopy(x) for x in case.xs]  # one by one: ranks may share an array, and a meaning work in place
     want = list(exercise.means(given, **case.options))
     judge.check_length(want, case.n)
     return want
 
 
-def _all(console: Console, exercise: Exercise, sizes: Sequence[int], reach: Reach, watch: Watch, seed: int) -> Finding:
-    """Every input on every number of ranks, until one goes wrong; then what is right, and yet not as it should be."""
-    check = _Check(console, exercise, reach, watch, seed)
-    found: list[Finding] = []
-    largest: tuple[Case, Attempt, list[Any]] | None = None
-    cases = {n: list(exercise.inputs(n)) for n in sizes}
-    for n in sizes:
-        reach(n)
-        for case in cases[n]:
-            want = _wanted(exercise, case)
-            for mode in _modes(exercise, case):
-                if STOP.taken():  # between two runs; within one it is the run's own end
-                    return Finding("stopped", ["You stopped the check."], right=check.right)
-                ran, finding = check.fault(case, want, mode)
-                if finding is not None:
-                    return finding
-                if not mode and (largest is None or (case.n, case.size) > (largest[0].n, largest[0].size)):
-                    largest = case, ran, want
-            check.right += 1
-            found += remarks(exercise, case, ran)
-    if (finding := check.again(cases[max(sizes)])) is not None:
-        return finding
-    assert largest is not None, "there are inputs"
-    found += unheard(exercise, *largest)
-    score = scored(exercise, *largest[:2])
-    if score and (less := below(exercise, score, largest[0])):
-        found.append(Finding("not as asked", [less], case=largest[0], records=largest[1].records))
-        score = None
-    finding = Finding("right")
-    for state in reversed(STATES):
-        if such := [f for f in found if f.state == state]:
-            finding = next(f for f in such if f.case is such[-1].case)  # of the largest input
-    finding.right = check.right
-    if finding.state == "right" and begins_singly(largest[1].told):
-        finding.says.append(sentence([f"with NCCL, {TOGETHER}"]))
-    if score:
-        memory = _memory(console, exercise, largest[0], finding, check.look) if exercise.counts_memory else None
-        finding.score = replace(score, memory=memory).believed(exercise)
-    return finding
-
-
-def _memory(
-    console: Console, exercise: Exercise, case: Case, finding: Finding, look: Callable[[float, Running], None]
-) -> float | None:
-    """The most bytes that a rank had in use at once, in runs of their own; None where one does not end well.
-
-    The lower of two: now and then a thread of Gloo's still holds a tensor that the function has let go.
-    """
-    peaks = []
-    for _ in range(2):
-        ran = attempt(console, exercise, case, time_limits.RUN, look, memory=True)
-        _mend(console, finding, ran)
-        told = [answer["memory"] for answer in ran.answers.values() if "memory" in answer]
-        if len(told) < case.n:
-            return None
-        peaks.append(max(told))
-    return min(peaks)
-
-
-def _trace(console: Console, exercise: Exercise, finding: Finding, look: Callable[[float, Running], None]) -> None:
-    """Say of a wrong result what it is made of: run the function again on numbers that tell where they came from."""
-    case = finding.case
-    assert case is not None, "a wrong result has an input"
-    if any(isinstance(out, judge.Large) for out in finding.outs):
-        return
-    wanted = tracing.origins(exercise.means, case, finding.want)
-    if wanted is None or not tracing.explains(case, wanted, finding.want):
-        return
-    runs = []
-    for probe in tracing.probes(case):
-        ran = attempt(console, exercise, probe, time_limits.RUN, look, most=max(map(judge.most, finding.want)))
-        if ran.report.cut_short or not all("out" in ran.answers.get(r, {}) for r in range(case.n)):
-            _mend(console, finding, ran)
-            return
-        runs.append([ran.answers[r]["out"] for r in range(case.n)])
-    came = tracing.decoded(case, runs) if runs else None
-    if came is None or not tracing.explains(case, came, finding.outs):
-        return
-    finding.origins = came
-    if all(len(a) == len(b) for a, b, want in zip(came, wanted, finding.want, strict=True) if want is not None):
-        meant = [None if w is None else row for row, w in zip(wanted, finding.want, strict=True)]
-        finding.says += [sentence([mistake]) for mistake in tracing.in_words(came, meant)]
-    attempt(console, exercise, case, time_limits.RUN, look)  # so that lab.last.steps() shows the learner's numbers
-
-
 def _undefined(engines: Engines, ran: Attempt) -> list[str]:
-    """Who lacks a name that this run asked for, where other ranks have it: one of an earlier cell, say."""
+    """Say who lacks a name that this run asked for, where other ranks have it: one of an earlier cell, say."""
     raised = [answer["error"][1] for answer in ran.answers.values() if answer.get("error", [""])[0] == "NameError"]
     found = re.match(r"name '(\w+)' is not defined", raised[0]) if raised else None
     if not found:
@@ -368,7 +363,7 @@ def _undefined(engines: Engines, ran: Attempt) -> list[str]:
 
 
 def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastWords]:
-    """Where the processes were that crashed in this run, as far as they could still write it down."""
+    """Read where the processes were that crashed in this run, as far as they could still write it down."""
     words: dict[int, LastWords] = {}
     for r in ran.report.dead:
         try:
@@ -380,14 +375,8 @@ def _last_words(engines: Engines, folder: Path, ran: Attempt) -> dict[int, LastW
     return words
 
 
-def _mend(console: Console, finding: Finding, ran: Attempt) -> None:
-    """Bring the ranks back where this attempt did not end by itself."""
-    if ran.report.cut_short:
-        finding.healed = heal(console.engines, console.ran, broken=bool(ran.report.misfit))
-
-
 def _modes(exercise: Exercise, case: Case) -> list[str]:
-    """Once for the values, and once more for the gradients where they can be checked."""
+    """Return the modes of a run: for the values, and for the gradients where they can be checked."""
     given = [a for x in case.xs for a in arrays(x)]
     floats = not case.dtype and any(a.dtype.kind == "f" and a.size for a in given)
     if not exercise.gradients or not floats or sum(a.size for a in given) > SMALL:

@@ -1,4 +1,4 @@
-"""A cell as a learner sees it: output in rank order, one error with its cause, the group healed behind it."""
+"""Run a cell as a learner sees it: output in rank order, one error with its cause, the group healed behind it."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Console:
 
     @STOP
     def send(self, code: str, ranks: Sequence[int], part_of: Cell | None = None, makes_group: bool = False) -> Any:
-        """Bring back what died since the last cell, then send this one; ipyparallel's AsyncResult.
+        """Bring back what died since the last cell, then send this one, and return ipyparallel's AsyncResult.
 
-        Nobody is joined before a cell that `makes_group`: a learner may leave the lab's to make one by hand.
+        Ranks are not joined before a cell that `makes_group`: a learner may leave the lab's to make one by hand.
         """
         if not makes_group:
             self.recover()
@@ -80,21 +80,21 @@ class Console:
         return outcome
 
     def records(self) -> list[dict[str, Any] | None]:
-        """What each rank recorded of the last cell: {} where it had no part in it, None where it does not answer."""
+        """Return what each rank recorded of the last cell: {} where it had no part, None where it does not answer."""
         told = self.engines.ask("records", self.ran, time_limits.RECORDS_COME)
         return [
             told[r] if isinstance(told.get(r), dict) else None if r in self.ran else {} for r in range(self.engines.n)
         ]
 
     def seen(self) -> Outcome | None:
-        """What became of the last cell; where it runs still, or nobody has waited for it, what becomes of it."""
+        """Return what became of the last cell, or what becomes of it where it still runs, or was not waited for."""
         return self.outcome or (self.sent and self.engines.running(self.sent).seen())
 
     @STOP
     def call(
         self, path: str, *args: Any, ranks: Sequence[int] | None = None, limit: float = time_limits.CALL_RETURNS
     ) -> list[Any]:
-        """Call a function of `labkit.rank` by name: what these ranks return, in rank order; all ranks by default.
+        """Call a function of `labkit.rank` by name on these ranks, or all, and return what they return, in rank order.
 
         A failure, Stop, or more than `limit` seconds frees the ranks, heals them and raises, as a cell does.
         """
@@ -132,7 +132,7 @@ class Console:
             return
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
         if condition is Condition.APART:
-            found.append("the lab's process group no longer joined all ranks")  # who left first, nobody knows
+            found.append("the lab's process group no longer joined all ranks")  # which rank left first is not known
         if notes := heal(engines, self.ran, free=by_hand or condition is Condition.UNHEALED):
             print(sentence([*([] if by_hand else found), *map(healed, notes)]))
 
@@ -176,7 +176,7 @@ class Progress(Line):
 
 
 def doing(where: dict[str, Any] | None) -> str:
-    """What a rank does, in words."""
+    """Say what a rank does."""
     if where is None:
         return "done"
     if where["state"] == "collective":

@@ -1,4 +1,4 @@
-"""ipyparallel's controller in one process: it knows an engine by its first heartbeat and costs almost nothing idle.
+"""Run ipyparallel's controller in one process, which knows an engine by its first heartbeat and is cheap when idle.
 
 ipyparallel's own counts an engine after its second heartbeat, of which a process of its own sends one every period.
 """
@@ -60,7 +60,7 @@ class Controller(IPController):
         self._kept: list[socket.socket] = []
 
     def next_port(self, pool_name: str = "common") -> int:
-        """Where no ports are given: a free TCP port that nobody else is given before ZeroMQ listens at it."""
+        """Return a free TCP port, where none are given, and keep it until ZeroMQ listens at it."""
         if self.ports or (pool_name == "client" and self.client_ports):
             return int(super().next_port(pool_name))
         kept = socket.socket()
@@ -70,7 +70,7 @@ class Controller(IPController):
         return int(kept.getsockname()[1])
 
     def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
-        """As client and engine spell it: ipyparallel's own puts a "-" before the number of a Unix socket."""
+        """Spell an address as client and engine do: ipyparallel puts a "-" before the number of a Unix socket."""
         info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
         port = info[channel] if index is None else info[channel][index]
         return f"{info['interface']}:{port}"

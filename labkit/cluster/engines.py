@@ -1,4 +1,4 @@
-"""One engine a rank: start them, run cells and functions on them, replace those that died, join all in a group."""
+"""Start an engine a rank, run cells and functions on them, replace those that died, join all in a group."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 
 from IPython.core.getipython import get_ipython
 
+from labkit.cluster import requests
 from labkit.cluster.process import Process
 from labkit.cluster.processes import Processes
 from labkit.cluster.ranks import Member, Ranks
@@ -49,14 +50,19 @@ class Engines(Ranks):
 
     @classmethod
     def start(cls, limit: float, processes: Processes, choose: Choose, say: Callable[[str], None]) -> Engines:
-        """Start a cluster; `choose(gpus)` decides on the ranks once torch has been asked for the GPUs of each host."""
+        """Start ranks, in a cluster of their own or in a shared one; there they take the place of its other engines.
+
+        `choose(gpus)` decides on the ranks once torch has told the GPUs of each host.
+        """
         self = cls(limit, processes)
         try:
-            gpus = self.processes.start(say)
+            gpus = self.processes.start(say) if processes.owner else self.processes.gpus()
             n, self.backend, self._at = choose(gpus)
             self.gpu.begin(self._at or [0] * n, gpus)
             say(f"Starting {n} ranks …")
+            old = self.client.ids
             self._ids = self.processes.new_engines(n, self._at)
+            requests.end(self.client, old)
             say("Joining the process group …")
             self.rejoin()
         except BaseException as error:
@@ -74,37 +80,28 @@ class Engines(Ranks):
             raise
         return self
 
-    @classmethod
-    def begin(cls, limit: float, shared: Processes, choose: Choose) -> Engines:
-        """Fork new engines in a cluster that another process shares, and end those of the notebook before."""
-        self = cls(limit, shared)
-        gpus = self.processes.gpus()
-        n, self.backend, _ = choose(gpus)
-        self.gpu.begin([0] * n, gpus)
-        old = self.client.ids
-        self._ids = self.processes.new_engines(n)
-        self.processes.end(old)
-        self.rejoin()
-        return self
-
-    @STOP.unstoppable
     def stop(self) -> None:
         """End every process of the run and remove its files; of a shared run only this notebook's engines."""
-        self.state.stop()
-        self._held.clear()
-        if not self.processes.owner:
-            self.processes.end(self._ids)
-        self.processes.stop()
+        with STOP:
+            try:
+                self.state.stop()
+                self._held.clear()
+                if not self.processes.owner:
+                    requests.end(self.client, self._ids)
+                self.processes.stop()
+            finally:
+                STOP.taken()  # to its end, however often Stop is pressed meanwhile
 
     # -- running something --------------------------------------------------------------------------------------
 
     def execute(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
-        """Send a cell to these ranks, or a part of one that is known already; ipyparallel's AsyncResult."""
+        """Send a cell to these ranks, or a part of one that is known already, and return ipyparallel's AsyncResult."""
         cell = part_of or self.remember(code, ranks)
         cell.well = None
         self.refusals.note()
         self._memory.note({r: held.pid for r, held in self._held.items() if isinstance(held, Process)})
-        result = self.processes.execute(code, self.ids(ranks))
+        self.processes.guard()
+        result = requests.execute(self.client, code, self.ids(ranks))
         cell.sent = list(result.msg_ids)
         return result
 
@@ -123,7 +120,7 @@ class Engines(Ranks):
                 cell.well = well
 
     def running(self, result: Any) -> Running:
-        """A cell that was sent, by rank."""
+        """Return a cell that was sent, by rank."""
         by_engine = {engine: r for r, engine in enumerate(self._ids)}
         replies = kernel_internals.replies(result)
         return Running(self, {by_engine[e]: reply for e, reply in replies if e in by_engine}, prints=True)
@@ -138,7 +135,7 @@ class Engines(Ranks):
     ) -> Outcome:
         """Call a function of `labkit.rank` by name, with its own arguments on each rank: see `run`."""
         self.refusals.note()
-        replies = {r: self.processes.call(self._ids[r], path, a) for r, a in args.items()}
+        replies = {r: requests.call(self.client, self._ids[r], path, a) for r, a in args.items()}
         return run(Running(self, replies), limit, watch, press=press)
 
     # -- joining ------------------------------------------------------------------------------------------------
@@ -151,7 +148,7 @@ class Engines(Ranks):
         where = self._until_heard(living)
         busy = [r for r, w in where.items() if w is None or w["state"] != "idle"]
         self.release(range(self.n) if busy else (), busy)
-        self.processes.until_reached(self.ids(living))
+        requests.until_reached(self.client, self.ids(living))
 
     def _until_heard(self, ranks: list[int]) -> dict[int, Any]:
         """Ask where the ranks are until all have answered: what a new controller is given too early is lost.
@@ -170,7 +167,7 @@ class Engines(Ranks):
         if not gone:
             return
         for r in gone:
-            self.processes.forget(self._ids[r])
+            requests.forget(self.client, self._ids[r])
         at = [self._at[r] for r in gone] if self._at else []
         self.processes.revive(at)
         for r, eid in zip(gone, self.processes.new_engines(len(gone), at), strict=True):
@@ -180,7 +177,7 @@ class Engines(Ranks):
             self.state.started_anew(r)
 
     def join(self) -> bool:
-        """Let all ranks leave whatever group they were in and join a new one; whether they have. Refresh `members`."""
+        """Let all ranks leave their group and join a new one, refresh `members`, and tell whether they have joined."""
         self.state.parted()
         store = self._meeting_place()
         if store is None:
@@ -188,10 +185,8 @@ class Engines(Ranks):
         at = self._at or [0] * self.n
         shares, timeout = self.gpu.shares(at), self.group_timeout
         count = next(COUNT) if self.members else 1
-        alike = (self.gpu.direct, self.guarded, count)
-        args = {
-            r: (r, self.n, self.backend, store, timeout, at[:r].count(h), shares[r], *alike) for r, h in enumerate(at)
-        }
+        alike, last = (self.n, self.backend, store, timeout), (self.gpu.direct, count)
+        args = {r: (self.guarded, r, *alike, at[:r].count(h), shares[r], *last) for r, h in enumerate(at)}
         outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, "waits")
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
@@ -213,25 +208,25 @@ class Engines(Ranks):
         return True
 
     def why_not(self, causes: list[Cause]) -> str:
-        """What keeps the ranks from being joined, after a colon, or "": a limit that was reached, or what they said."""
+        """Say, after a colon, why the ranks cannot be joined: a limit that was reached, or what they said; or ""."""
         refused = self.refusals.told()
         return f": {refused}" if refused else _reason(causes)
 
     def _meeting_place(self) -> str | None:
-        """Where the ranks of a new group meet: in a file on one host, else at rank 0, which may have died."""
+        """Return where the ranks of a new group meet: in a file on one host, else at rank 0, unless that has died."""
         if not self._at:
             return self.processes.run.store()
         outcome = self.call("labkit.rank.store.open_at", {0: ()}, time_limits.RANKS_JOIN, self.together, "waits")
         return str(outcome.answers[0]) if outcome.well else None
 
     def together(self, elapsed: float, running: Running) -> None:
-        """Nobody waits for a rank that fails or dies on its way, or whose cell began when all had to leave theirs."""
+        """Release all ranks where one fails or dies on its way, and those whose cell began when all had to leave."""
         failed = self.dead() or any(map(running.error, running.replies))
         in_cell = [r for r, where in running.where.items() if where.get("line")]
         running.release(running.pending() if failed else (), in_cell)
 
     def rejoin(self) -> list[int]:
-        """Replace dead ranks and join all of them to a new group; the replaced ranks. Variables of the others stay."""
+        """Replace dead ranks, join all to a new group, and return the replaced; the others keep their variables."""
         failing = set(range(self.n))  # the ranks that failed by themselves in every attempt
         for attempt in range(4):
             self.gpu.end_lost()
@@ -252,18 +247,19 @@ class Engines(Ranks):
         raise JoinError(self._why)
 
     def table(self) -> list[dict[str, Any]]:
-        """One dict a rank, with the memory that it takes now."""
-        memory = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS)
+        """Return one dict a rank, with the memory that it takes now, and whether it lives."""
+        memory, dead = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS), self.dead()
         facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
             how = gpu_sharing.how(self.gpu.under_mps)
             row["device"] += f" (shared by {on.count(its)} ranks {how})" if on.count(its) > 1 else ""
-        return [{**row, **(memory[row["rank"]] or {})} for row in facts]
+        states = ["dead" if m.rank in dead else "alive" for m in self.members]
+        return [{**row, **(memory[row["rank"]] or {}), "state": its} for row, its in zip(facts, states, strict=True)]
 
 
 def _reason(causes: list[Cause]) -> str:
-    """What the first of the causes says, at most its last SAID characters; "" where there is none."""
+    """Return what the first of the causes says, at most its last SAID characters; "" where there is none."""
     if not causes:
         return ""
     said = " ".join(causes[0].evalue.split())
@@ -271,7 +267,7 @@ def _reason(causes: list[Cause]) -> str:
 
 
 def _of_the_notebook() -> tuple[int, str]:
-    """The number of the notebook's cell that runs, and what its front end calls it; 0 and "" where nobody says."""
+    """Return the number of the notebook's cell that runs, and its front end's name for it; 0 and "" outside."""
     shell = get_ipython()
     history = None if shell is None else shell.history_manager
     number = 0 if history is None else len(history.input_hist_raw) - 1  # execution_count may be one ahead by now

@@ -32,7 +32,7 @@ def observe(console: Console, code: str, x: str, y: str) -> Seen:
         began = time.perf_counter()
         console.run(code, everyone)
         seconds = time.perf_counter() - began
-        after = console.call("labkit.rank.probe.outcome", y)
+        after = console.call("labkit.rank.probe.told", y)
         if all("error" in a for a in after):
             _need(y, after, f"Name what the cell leaves: %%flow {x} -> result.")
         sources, why = probing.sources(before), ""

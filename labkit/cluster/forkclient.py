@@ -1,4 +1,4 @@
-"""Starting a fork server and talking to it: one JSON object a line over the run directory's Unix socket."""
+"""Start a fork server and talk to it: one JSON object a line over the run directory's Unix socket."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ForkClient:
             raise self._ended() from error
 
     def heard(self) -> bool:
-        """Whether there is a reply to receive, or the server's end."""
+        """Tell whether there is a reply to receive, or the server has ended."""
         return bool(select.select([self._socket], [], [], 0)[0])
 
     def receive(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class ForkClient:
             raise self._ended()
         reply = json.loads(line)
         if "error" in reply:
-            raise ForkServerError(reply["error"], reply.get("traceback", ""))
+            raise ForkServerError(reply["error"])
         return reply
 
     def ask(self, do: str, **request: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class ForkClient:
 
 
 def _last_words(path: str) -> str:
-    """What the server printed last, in brackets, where its log can still be read."""
+    """Return what the server printed last, in brackets; "" where its log cannot be read."""
     try:
         lines = (Path(path).parent / LOG).read_text().strip().splitlines()
     except OSError:
@@ -135,8 +135,4 @@ def _last_words(path: str) -> str:
 
 
 class ForkServerError(Exception):
-    """The server's own error, such as a failed import; `traceback` is the server's."""
-
-    def __init__(self, message: str, traceback: str) -> None:
-        super().__init__(message)
-        self.traceback = traceback
+    """The server's own error, such as a failed import."""

@@ -1,4 +1,4 @@
-"""The fork server imports torch once and forks every engine, so that four ranks start and weigh like one.
+"""Import torch once and fork every engine, so that four ranks start and weigh like one: the fork server.
 
 `python -m labkit.cluster.forkserver` is given a listening Unix socket in the private run directory and answers
 one JSON object a line: `fork` a controller or an engine, `preload` torch, `exits` of children, `gpus`. It has one
@@ -24,11 +24,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from labkit.cluster.process import STACKS
 from labkit.cluster.rundir import TAG, reaper_command
 
 NOBODY = -1  # the number of an owner that has ended
-STACKS = signal.SIGUSR1  # asks an engine to write the stacks of its threads to its log
-STACKS_END = "in _run_module_as_main"  # what is written last: how the main thread of `python -m` began
 APPS = {
     "controller": ("labkit.cluster.controller", "Controller"),
     "engine": ("ipyparallel.engine.app", "IPEngine"),
@@ -127,7 +126,7 @@ class ForkServer:
                 request = json.loads(line)
                 reply = getattr(self, "do_" + request.pop("do"))(**request)
             except Exception as error:
-                reply = {"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+                reply = {"error": f"{type(error).__name__}: {error}"}
             connection.sendall(json.dumps(reply).encode() + b"\n")
 
         self.selector.register(connection, selectors.EVENT_READ, answer)

@@ -13,11 +13,10 @@ from labkit.outcome.outcome import Healed, Note
 
 
 def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[Note]:
-    """Look at what is: a dead controller or rank, a rank without the group, or out of step in it; mend that.
+    """Find and mend a dead controller or rank, a rank without the group, or out of step in it; return what was done.
 
-    `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` whoever is
-    still in a cell is released from it.
-    Returns what was done, nothing where all is well.
+    `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` ranks that
+    are still in a cell are released from it.
     """
     notes: list[Note] = []
     lost = engines.lost()
@@ -52,7 +51,7 @@ def _end_stopped(engines: Engines, answers: dict[int, Any]) -> None:
 
 
 def given_back(engines: Engines, replaced: Sequence[int]) -> list[Note]:
-    """Let replaced ranks have the definitions of the cells that ran on them; why they were ended, what they have."""
+    """Give replaced ranks the definitions of the cells that ran on them; return what they have, and why they ended."""
     why = engines.gpu.told()
     if not replaced:
         return why

@@ -1,4 +1,4 @@
-"""What runs on each host of a lab that spans several: it forks that host's engines and ends with the notebook.
+"""Fork the engines of one host of a lab that spans several, and end with the notebook.
 
 `python -m labkit.cluster.host` is started by ssh, srun or mpiexec, and told by one line what to do: on standard input,
 or in the environment where the launcher has no input to give. It calls the notebook back over an encrypted connection
@@ -24,8 +24,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, start_server
-from labkit.cluster.forkserver import STACKS, STACKS_END
-from labkit.cluster.process import Process
+from labkit.cluster.process import Process, stacks
 from labkit.cluster.rundir import LAUNCHED, choose_rundir, start_reaper
 from labkit.floor import time_limits
 from labkit.floor.errors import LabError
@@ -35,6 +34,7 @@ NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers 
 ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
 SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
 GONE, SILENT = "the notebook has ended.", "the notebook does not answer."  # why a host's process ends
+MOST = 4000  # characters of an engine's log that are told of its end
 SEAT = "LABKIT_SEAT"  # in the environment of an engine: which of the forks it is
 KEEPALIVE = {  # a link that is cut closes no connection: after some 20 s without an answer the kernel does
     zmq.TCP_KEEPALIVE: 1,
@@ -47,7 +47,7 @@ KEEPALIVE = {  # a link that is cut closes no connection: after some 20 s withou
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on every host, since code and messages go from one to the other."""
+    """Return what must be the same on every host, since code and messages go from one to the other."""
     names = ("collectives-workbook", "torch", "ipyparallel", "ipykernel", "pyzmq")
     found = {}
     for name in names:
@@ -57,7 +57,7 @@ def versions() -> dict[str, str]:
 
 
 def own_address(towards: str) -> tuple[str, str]:
-    """(address, interface) by which this host reaches an IPv4 address; nothing is sent."""
+    """Return the address by which this host reaches an IPv4 address, and its interface; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
         s.connect((towards, 9))
         address = s.getsockname()[0]
@@ -83,7 +83,7 @@ class HostAgent:
         self.logs: dict[int, Path] = {}
         self.importing = 0  # the request that is answered once the fork server has torch
         self.run = choose_rundir()
-        self.reaper = start_reaper(self.run, wakes=True)  # else whoever waits for this process would wait for ever
+        self.reaper = start_reaper(self.run, wakes=True)  # else what waits for this process would wait for ever
         self.server = start_server(self.run.socket, self.run.tag, self.reaper)
         self.forks = ForkClient(self.run.socket)
         self.context = zmq.Context()
@@ -103,7 +103,7 @@ class HostAgent:
         self.socket.send_json({"tell": what, **fields})
 
     def serve(self) -> str:
-        """Answer until told to end, or until the notebook is gone; why, in words."""
+        """Answer until told to end, or until the notebook is gone, and return why, in words."""
         poller = zmq.Poller()
         poller.register(self.socket, zmq.POLLIN)
         poller.register(self.monitor, zmq.POLLIN)
@@ -130,13 +130,11 @@ class HostAgent:
                 return SILENT
 
     def refused(self) -> bool:
-        """Whether nobody listens any more where the notebook did: it ended, and no link is down."""
+        """Tell whether no process listens any more where the notebook did: it ended, and no link is down."""
         try:
             socket.create_connection(self.notebook, timeout=time_limits.NOTEBOOK_LOOK).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, ConnectionRefusedError)
         return False
 
     def answer(self, request: dict[str, Any]) -> bool:
@@ -155,7 +153,7 @@ class HostAgent:
     def reply(self, number: int, do: str, request: dict[str, Any]) -> None:
         try:
             reply = getattr(self, f"do_{do}")(**request)
-        except Exception as error:  # told where somebody waits for it
+        except Exception as error:  # told in the notebook, which waits for it
             reply = {"error": f"{type(error).__name__}: {error}"}
         self.tell("reply", request=number, **reply)
 
@@ -207,18 +205,13 @@ class HostAgent:
         return {"stands": pid in self.engines and self.engines[pid].stands_still()}
 
     def do_stacks(self, but: list[int]) -> dict[str, Any]:
-        """Where all engines but these are: pid → its log, with the Python stacks of its threads."""
-        asked = [pid for pid, process in self.engines.items() if pid not in but and process.runs()]
-        for pid in asked:
-            self.engines[pid].send(STACKS)
-        deadline = time.monotonic() + time_limits.STACKS_WRITTEN
-        while any(STACKS_END not in self._log(pid, 1 << 16) for pid in asked) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        return {"stacks": {pid: self._log(pid, 1 << 16) for pid in asked}}
+        """Return the logs of the engines but these, with the Python stacks of their threads, by pid."""
+        asked = {process: self.logs[pid] for pid, process in self.engines.items() if pid not in but}
+        return {"stacks": stacks(asked)}
 
-    def _log(self, pid: int, most: int = 4000) -> str:
+    def _log(self, pid: int) -> str:
         with contextlib.suppress(OSError):
-            return self.logs[pid].read_text(errors="replace")[-most:]
+            return self.logs[pid].read_text(errors="replace")[-MOST:]
         return ""
 
     def end(self) -> None:

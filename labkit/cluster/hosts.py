@@ -1,7 +1,4 @@
-"""The other hosts of a lab, as the notebook's process sees them: start one process on each, ask it, know what ended.
-
-The counterpart of `labkit.cluster.host`. What engines do is none of its business.
-"""
+"""Start a process on each other host of a lab, ask it, and know what has ended; `labkit.cluster.host` runs there."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 import os
 import re
 import secrets
-import signal
 import subprocess
 import tempfile
 import threading
@@ -23,6 +19,7 @@ from typing import Any
 import zmq
 
 from labkit.cluster.host import GONE, KEEPALIVE, SAYS, SILENT, versions
+from labkit.cluster.process import end_of
 from labkit.cluster.rundir import LAUNCHED, RunDir
 from labkit.cluster.spread import Launch, Spread, absent
 from labkit.floor import time_limits
@@ -37,7 +34,7 @@ class Launched:
     """A command that started processes on hosts; what it says is kept, line by line.
 
     It is written to a file of the run, not to a pipe: mpiexec still has something to say when the notebook has ended,
-    and a pipe that nobody reads any more would end it before it has cleared its own files away.
+    and a pipe that is no longer read would end it before it has cleared its own files away.
     """
 
     def __init__(self, launch: Launch, run: RunDir) -> None:
@@ -75,20 +72,16 @@ class Launched:
         return self.popen.poll() is not None
 
     def queued(self) -> str:
-        """What srun says while its job waits in the queue; "" before and after."""
+        """Return what srun says while its job waits in the queue; "" before and after."""
         said = self.said
         queued = [line for line in said if "queued and waiting" in line]
         return "" if not queued or any("has been allocated" in line for line in said) else queued[-1]
 
     def complaint(self) -> tuple[str, str]:
-        """(host, why) in the words of a host's process that could not come up; both "" where none said so."""
+        """Return the host that could not come up and why, in its process's words; both "" where none said so."""
         line = next((line for line in self.said if line.startswith(SAYS)), SAYS)
         name, _, why = line.removeprefix(SAYS).partition(": ")
         return name, why
-
-    def words(self) -> str:
-        """Its last lines."""
-        return "\n".join(self.said[-6:])
 
     def end(self, seconds: float) -> None:
         """Wait so long until it ends by itself, then end it: srun cancels its job, ssh closes its connection."""
@@ -120,12 +113,12 @@ class Host:
 
     @property
     def identity(self) -> bytes:
-        """How its process calls itself, which one that was taken for lost never does again."""
+        """The identity that its process has in messages; a process that was taken for lost never has it again."""
         return f"{self.number}.{self.life}".encode()
 
     @property
     def called(self) -> str:
-        """How to say which host it is."""
+        """The name under which a learner knows it."""
         return self.name or self.wished or f"host {self.number}"
 
 
@@ -165,17 +158,14 @@ class FarProcess:
         return False
 
     def how(self) -> str:
-        """How it ended: "SIGKILL", "exit code 1", "host nb is lost"."""
+        """Say how it ended: "SIGKILL", "exit code 1", "host nb is lost"."""
         host = self._hosts.hosts[self._host]
         if self.pid not in host.ends or host.life != self._life:
             return f"host {host.called} is lost"
-        code = host.ends[self.pid]["code"]
-        if code is None:
-            return "its process ended"
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return end_of(host.ends[self.pid]["code"])
 
     def log(self) -> str:
-        """The last that it wrote, once it has ended."""
+        """Return the last that it wrote, once it has ended."""
         return str(self._hosts.hosts[self._host].ends.get(self.pid, {}).get("log", ""))
 
 
@@ -205,7 +195,7 @@ class Hosts:
     # -- coming and going ---------------------------------------------------------------------------------------
 
     def start(self, say: Callable[[str], None]) -> list[int]:
-        """Start a process on each host, and torch in it; how many GPUs each has, in the order of the hosts."""
+        """Start a process on each host, import torch there, and return how many GPUs each host has."""
         for launch in self.wish.launches(self._order):
             launched = Launched(launch, self.run)
             self.hosts += [Host(h, self.wish.hosts[h], launched) for h in launch.numbers]
@@ -237,7 +227,7 @@ class Hosts:
             ) from None
 
     def _why_not(self, host: Host) -> str:
-        """Why this launcher cannot replace the ranks of a host, and what to do."""
+        """Say why this launcher cannot replace the ranks of a host, and what to do."""
         program = {"slurm": "srun", "mpi": "mpiexec"}[self.wish.kind]
         if host.launched.ended():
             said = [line for line in host.launched.said if line.strip("-")]
@@ -260,7 +250,7 @@ class Hosts:
                 with contextlib.suppress(HostError):
                     self._send(host, "end", 0, {})
             self._socket.close(linger=500)
-            self._context.term()  # whoever comes now finds nobody, and ends by itself
+            self._context.term()  # a process that calls now finds no listener, and ends by itself
             deadline = time.monotonic() + time_limits.HOSTS_LEAVE
             for launched in {id(host.launched): host.launched for host in self.hosts}.values():
                 launched.end(0.0 if launched.queued() else max(0.0, deadline - time.monotonic()))
@@ -297,7 +287,7 @@ class Hosts:
                     raise LabError(self._never_came(missing, missing[0].launched))
 
     def _waits(self, missing: Sequence[Host]) -> str:
-        """What the scheduler lets the job wait for; "" where it runs."""
+        """Say what the scheduler lets the job wait for; "" where it runs."""
         line = missing[0].launched.queued()
         if not line:
             return ""
@@ -312,8 +302,8 @@ class Hosts:
         return f"Slurm's job {job} waits in the queue{f' ({state})' if state else ''}. Stop ends it."
 
     def _never_came(self, missing: Sequence[Host], launched: Launched) -> str:
-        """Why a host's process did not call, as far as its launcher tells."""
-        said = launched.words()
+        """Say why a host's process did not call, as far as its launcher tells."""
+        said = "\n".join(launched.said[-6:])
         name, why = launched.complaint()
         if why in (GONE, SILENT):  # as far as can be seen from there
             why = (
@@ -346,18 +336,18 @@ class Hosts:
     # -- asking -------------------------------------------------------------------------------------------------
 
     def ask(self, number: int, do: str, timeout: float = time_limits.HOST_ANSWERS, **fields: Any) -> dict[str, Any]:
-        """Ask one host's process; HostError where it does not answer."""
+        """Ask one host's process, and return its reply; HostError where it does not answer."""
         with self._lock:
             return self._receive(self._request(self.hosts[number], do, fields), self.hosts[number], timeout)
 
     def ask_all(self, do: str, timeout: float = time_limits.HOST_ANSWERS, **fields: Any) -> list[dict[str, Any]]:
-        """Ask all hosts at once; their answers in order."""
+        """Ask all hosts at once, and return their replies in order."""
         with self._lock:
             sent = [(self._request(host, do, fields), host) for host in self.hosts]
             return [self._receive(request, host, timeout) for request, host in sent]
 
     def stacks(self, but: set[int]) -> dict[int, str]:
-        """Where all engines but those with these pids are: pid → log and stacks."""
+        """Return the logs and stacks of all engines but those with these pids, by pid."""
         found: dict[int, str] = {}
         for reply in self.ask_all("stacks", but=sorted(but)):
             found |= {int(pid): text for pid, text in reply["stacks"].items()}
@@ -433,7 +423,7 @@ class Hosts:
 
 
 def _advice(launched: Launched) -> str:
-    """What to do about what ssh, srun or mpiexec complained of."""
+    """Say what to do about what ssh, srun or mpiexec complained of."""
     said = "\n".join(launched.said)
     known = {
         "Could not resolve hostname": "Look how the host's name is spelt, or add it to ~/.ssh/config.",

@@ -1,7 +1,6 @@
-"""ipyparallel launchers that fork: `ipp.Cluster(engines="labkit", controller="labkit")`.
+"""ipyparallel launchers that fork, by the fork server of a run: `ipp.Cluster(engines="labkit", controller="labkit")`.
 
-Registered as entry points, so that `ipcluster start --engines=labkit --controller=labkit` finds them too.
-Both talk to the fork server of their profile directory and start one where there is none yet.
+ipyparallel finds them by name, as entry points of this package. The reaper ends what they have started.
 """
 
 from __future__ import annotations
@@ -9,9 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
-import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +15,18 @@ from ipyparallel.cluster.launcher import BaseLauncher, ControllerLauncher, Engin
 from traitlets import Any as AnyTrait
 from traitlets import Integer, List, Unicode
 
-from labkit.cluster.forkclient import ForkClient, start_server
-from labkit.cluster.forkserver import STACKS, STACKS_END
-from labkit.cluster.process import Process
-from labkit.cluster.rundir import TAG
-from labkit.floor import time_limits
+from labkit.cluster.forkclient import ForkClient
+from labkit.cluster.process import Process, stacks
 from labkit.floor.errors import LabError
 
 
 class _Forked(BaseLauncher):
-    """What both launchers share: processes of the fork server instead of Popen objects."""
+    """A launcher whose processes are children of the fork server."""
 
     kind = ""
     pids = List(Integer()).tag(to_dict=True)
     run_tag = Unicode().tag(to_dict=True)  # the fork server's
     client = AnyTrait(allow_none=True)
-    server = AnyTrait(allow_none=True)
     logs = List(Unicode()).tag(to_dict=True)
     held: Any = List()  # the processes of `pids`
 
@@ -45,18 +37,9 @@ class _Forked(BaseLauncher):
         self.pids = [*self.pids, pid]
         self.held.append(Process(pid, self.run_tag))
 
-    def connect(self, start: bool = True) -> ForkClient:
-        """Reach the fork server; where none answers, none has been started or it was killed, start one."""
+    def connect(self) -> ForkClient:
         if self.client is None:
-            path = os.path.join(self.profile_dir, "fork.sock")
-            try:
-                self.client = ForkClient(path)
-            except LabError:
-                if not start:
-                    raise
-                tag = self.run_tag or self.environment.get(TAG) or os.environ.get(TAG) or secrets.token_hex(16)
-                self.server = start_server(path, tag)
-                self.client = ForkClient(path)
+            self.client = ForkClient(os.path.join(self.profile_dir, "fork.sock"))
         return self.client
 
     def find_args(self) -> list[str]:
@@ -80,40 +63,15 @@ class _Forked(BaseLauncher):
         self.notify_start(self.pids)
 
     def poll(self) -> int | None:
-        """None while one of the processes lives, else the first exit code that is known (or 1)."""
+        """Return None while one of the processes lives, else the first exit code that is known (or 1)."""
         if self.living():
             return None  # without the server, which answers late while it imports
         try:
-            exits = self.connect(start=False).ask("exits")["exits"]
+            exits = self.connect().ask("exits")["exits"]
         except LabError:  # killed, and what it knew is lost
             exits = {}
         self.hang_up()
         return next((exits.get(str(pid), 1) for pid in self.pids), None)
-
-    def signal(self, sig: int) -> None:
-        for process in self.held:
-            process.send(sig)
-
-    async def join(self, timeout: float | None = None) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.stop_timeout if timeout is None else timeout)
-        while self.living():
-            if loop.time() > deadline:
-                raise TimeoutError(f"Processes {self.pids} are still there.")
-            await asyncio.sleep(0.01)
-        self.notify_stop({"exit_code": 0, "pids": list(self.pids)})
-
-    async def stop(self) -> None:
-        self.signal(signal.SIGTERM)
-        try:
-            await self.join(timeout=time_limits.ENGINES_HEAR)
-        except TimeoutError:
-            self.signal(signal.SIGKILL)
-            await self.join()
-        if self.server is not None:
-            self.server.terminate()
-            os.unlink(os.path.join(self.profile_dir, "fork.sock"))
-        self.leave()
 
     def hang_up(self) -> None:
         """Close the connection to the fork server: there is a launcher for each rank that was started anew."""
@@ -122,11 +80,9 @@ class _Forked(BaseLauncher):
             self.client = None
 
     def leave(self) -> None:
-        """Let go of everything, ipyparallel may not; collect a server that was started here and is ending."""
+        """Let go of everything that this holds, for as long as ipyparallel keeps the launcher."""
         self.hang_up()
         self.held.clear()
-        if self.server is not None:
-            self.server.wait()
 
     @classmethod
     def from_dict(cls, d: dict[str, Any], **kwargs: Any) -> Any:
@@ -182,30 +138,20 @@ class ForkEngineSetLauncher(_Forked, EngineLauncher):
         self.fork(n)
 
     def died(self) -> dict[int, str]:
-        """The engines that have ended: pid → log."""
+        """Return the logs of the engines that have ended, by pid."""
         return {p.pid: log for p, log in zip(self.held, self.logs, strict=True) if not p.runs()}
 
     def forget_ended(self) -> bool:
-        """Let go of the engines that have ended, remove their logs, collect a fork server; whether nothing is left."""
-        if self.server is not None and self.server.poll() is not None:
-            self.server = None
+        """Let go of the engines that have ended, and remove their logs; tell whether no engine is left."""
         for process, log in [*zip(self.held, self.logs, strict=True)]:
             if not process.runs():
                 Path(log).unlink(missing_ok=True)
                 self.held.remove(process)
                 self.logs.remove(log)
         self.pids = [process.pid for process in self.held]
-        return not self.held and self.server is None
+        return not self.held
 
     def stacks(self, but: set[int]) -> dict[int, str]:
-        """Where all engines but these are: pid → what each has logged, then the Python stacks of its threads."""
-        asked = {p: Path(log) for p, log in zip(self.held, self.logs, strict=True) if p.pid not in but and p.runs()}
-        for process in asked:
-            process.send(STACKS)
-        wrote = {}
-        deadline = time.monotonic() + time_limits.STACKS_WRITTEN
-        for process, log in asked.items():
-            while STACKS_END not in (text := log.read_text(errors="replace")) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            wrote[process.pid] = text
-        return wrote
+        """Return what the engines but these have logged, then the Python stacks of their threads, by pid."""
+        logs = zip(self.held, self.logs, strict=True)
+        return stacks({process: Path(log) for process, log in logs if process.pid not in but})

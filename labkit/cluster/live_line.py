@@ -1,4 +1,4 @@
-"""A line of text under a running cell: it changes while the cell runs, and vanishes with it."""
+"""Show a line of text under a running cell, which changes while the cell runs and vanishes with it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-QUIET = "LABKIT_QUIET"  # set where nobody looks: nbval, the notebook normaliser
+QUIET = "LABKIT_QUIET"  # set where no learner looks: nbval, the notebook normaliser
 
 
 class Line:
-    """Says nothing outside a notebook, and where nobody looks."""
+    """The line; it says nothing outside a notebook, and where QUIET is set."""
 
     def __init__(self) -> None:
         self.seen = getattr(get_ipython(), "kernel", None) is not None and QUIET not in os.environ

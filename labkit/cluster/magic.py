@@ -1,4 +1,4 @@
-"""The cell magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%late`; `%%mpi`."""
+"""Give a notebook its magics: `%%px`, the standard one by name and options, on ranks; `%%flow`, `%%late`, `%%mpi`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LabMagics(ParallelMagics):
         self.parallel_execute(line)
 
     def _eval_target_str(self, ts: str) -> list[int]:
-        """`--targets` names ranks: 2, 0,3, [0,3], 1:3, ::2 or all; an engine's id is nobody's business."""
+        """Read `--targets`, which names ranks and not engines: 2, 0,3, [0,3], 1:3, ::2 or all."""
         n = self.console.engines.n
         try:
             if ":" in ts:

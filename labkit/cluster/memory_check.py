@@ -1,6 +1,6 @@
-"""Whether there is room for a lab before it is started: in memory, for processes and threads, for open files.
+"""Check before a lab is started that there is room for it: in memory, for processes and threads, for open files.
 
-What Linux says, against what ranks were measured to take.
+What Linux says is held against what ranks were measured to take.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINKS = 8  # files that it has open for each rank
 
 
 def check(ranks: int) -> None:
-    """Raise `LabError` where so many ranks have no room; nothing where nobody says how much there is."""
+    """Raise `LabError` where so many ranks have no room, as far as Linux tells."""
     _check_memory(ranks, RANK)
     process_limit.check(ranks)
     _check_files(ranks)
@@ -45,7 +45,7 @@ def _check_memory(ranks: int, each: int) -> None:
 
 
 def check_gpu(ranks: int, gpus: int) -> None:
-    """The same for ranks that use GPUs: in the host's memory, and in that of the fullest GPU where they share it."""
+    """Check the same for ranks that use GPUs: the host's memory, and that of the fullest GPU where they share it."""
     _check_memory(ranks, CUDA)
     free = [int(line) * MiB for line in _asked_gpus().split() if line.isdigit()]
     each = -(-ranks // gpus)
@@ -78,7 +78,7 @@ def _check_files(ranks: int) -> None:
 
 
 def _asked_gpus() -> str:
-    """MiB free on each GPU that the learner sees, a line for each; "" where nobody says."""
+    """Return the MiB free on each GPU that the learner sees, a line each; "" where nvidia-smi does not tell."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     try:
@@ -94,7 +94,7 @@ def _asked_gpus() -> str:
 
 
 def _free() -> Iterator[tuple[int, str]]:
-    """How many bytes are free, and where: on the machine, and in each group that limits this process's memory."""
+    """Yield how many bytes are free, and where: on the machine, and in each group that limits this process's memory."""
     available = cgroups.counts(cgroups.ROOT / "proc/meminfo").get("MemAvailable:")
     if available is not None:
         yield 1024 * available, "This machine"

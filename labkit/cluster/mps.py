@@ -1,8 +1,8 @@
-"""A lab's own MPS daemon, under which ranks that share a GPU run at the same time; without one they take turns.
+"""Start a lab's own MPS daemon, under which ranks that share a GPU run at the same time; without one they take turns.
 
-CUDA's Multi-Process Service comes with the driver. Whoever starts a CUDA program names the folder in which it finds the
-daemon, so a private one needs no rights and meets no other user's. Its folder lies in the run's; once the ranks have
-ended, the reaper ends it.
+CUDA's Multi-Process Service comes with the driver. An environment variable names the folder in which a CUDA
+program finds the daemon, so a private one needs no rights and meets no other user's. Its folder lies in the run's; once
+the ranks have ended, the reaper ends it.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Mps:
         self.folder = Path(os.path.realpath(run.mps))
 
     def answers(self) -> bool:
-        """Whether it answers: a daemon that does not is of no use to a rank that is started."""
+        """Tell whether it answers: a daemon that does not is of no use to a rank that is started."""
         return ask_mps(str(self.folder), "get_server_list")
 
     def environment(self, ranks: int) -> dict[str, str]:
-        """What a rank's process must have before it uses CUDA, where so many ranks share a GPU.
+        """Return the variables that a rank's process needs before it uses CUDA, where so many ranks share a GPU.
 
         The kernels of a collective wait for one another, so all must fit on the GPU at once: each gets its part of it.
         """
@@ -106,7 +106,7 @@ def _start(mps: Mps, run: RunDir) -> None:
 
 
 def _made(run: RunDir) -> Path:
-    """The daemon's folder and that of its logs, which only this user may enter.
+    """Make the daemon's folder and that of its logs, which only this user may enter, and return the first.
 
     Where the path of its sockets would be too long, a link in the run's folder says where it is instead. The link comes
     first, so that the reaper finds the folder whenever this process ends.

@@ -1,4 +1,4 @@
-"""Whether Linux has killed a rank because memory ran out: it counts such ends for every control group (cgroup)."""
+"""Tell whether Linux has killed a rank because memory ran out: it counts such ends for every control group (cgroup)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Memory:
         self._killed: dict[cgroups.Group, int] = {}
 
     def note(self, pids: Mapping[int, int]) -> None:
-        """A cell is sent to ranks with these processes."""
+        """Remember the counts as they are when a cell is sent to ranks with these processes."""
         self._groups |= {r: groups for r, pid in pids.items() if (groups := cgroups.groups(pid))}
         self._killed = {groups[-1]: groups[-1].killed() for groups in self._groups.values()}
 
     def ran_out(self, rank: int) -> str:
-        """That memory ran out, in words, if that may be why a rank was sent SIGKILL since; else "".
+        """Say that memory ran out, if that may be why a rank was sent SIGKILL since; else "".
 
         Each end that was counted explains one rank's.
         """

@@ -1,4 +1,4 @@
-"""Whether a lab may have the processes and threads that it needs; Linux limits both alike, and calls both tasks."""
+"""Check that a lab may have the processes and threads that it needs; Linux limits both alike, and calls both tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from labkit.floor.errors import LabError
 LAB = 16  # tasks of a lab without its ranks: the reaper, the fork server, the controller, the kernel's client
 RANK = 20  # of a rank: 13 once it has joined, and 3 for each group that is made
 USER = "ulimit -u"  # what sets a user's limit
-EXEMPT = 1 << 21 | 1 << 24  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE: a user's limit does not hold for who has one of them
+EXEMPT = 1 << 21 | 1 << 24  # CAP_SYS_ADMIN, CAP_SYS_RESOURCE: with one of them a user's limit does not hold
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Limit:
 
 
 def limits() -> Iterator[Limit]:
-    """All limits that hold for this process and those that it starts: the containers', then the user's."""
+    """Yield all limits that hold for this process and those that it starts: the containers', then the user's."""
     for group in cgroups.tasks():
         yield Limit("this notebook's container", "pids.max", group.most, max(0, group.most - group.used), group.refused)
     if (most := _users_most()) is not None:
         left = max(0, most - _users())
-        # Nobody counts what a user is refused. A rank that was may have ended since.
+        # Linux does not count what a user is refused. A rank that was may have ended since.
         yield Limit("this user", USER, most, left, refused=left < 2 * RANK)
 
 
@@ -63,11 +63,11 @@ class Refusals:
         self.note()
 
     def note(self) -> None:
-        """From now on."""
+        """Count from now on."""
         self._before = [*(group.refused for group in cgroups.tasks()), 0]
 
     def told(self) -> str:
-        """Which limit was reached and what to do, in words; "" where none was, as far as anybody knows."""
+        """Say which limit was reached and what to do; "" where none was, as far as can be seen."""
         for limit, before in zip(limits(), self._before, strict=False):
             if limit.refused > before:
                 few = f"only {limit.left} of them are left" if limit.name == USER else "they were all in use"
@@ -77,7 +77,7 @@ class Refusals:
 
 
 def _users_most() -> int | None:
-    """How many tasks the user of this process may have; None where there is no such limit, or it does not hold."""
+    """Return how many tasks the user of this process may have; None where no such limit holds."""
     if sys.platform != "linux" or os.getuid() == 0:
         return None
     import resource  # Windows has none
@@ -89,7 +89,7 @@ def _users_most() -> int | None:
 
 
 def _users() -> int:
-    """How many tasks the user of this process has."""
+    """Count the tasks that the user of this process has."""
     found = 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended

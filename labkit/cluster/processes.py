@@ -1,6 +1,6 @@
-"""The processes of one run: reaper, fork servers, controller and engines, reached through ipyparallel's client.
+"""Start and end the processes of one run: reaper, fork server, controller and engines, by ipyparallel's engine ids.
 
-Everything here speaks in engine ids. Which engine plays which rank is the business of `engines`.
+`requests` sends engines what they are to do; `engines` knows which engine is which rank.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ import signal
 import subprocess
 import sys
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.cluster import mps
+from labkit.cluster import mps, requests
 from labkit.cluster.forkclient import ENVIRONMENT, ForkClient, ForkServerError, start_server
 from labkit.cluster.host import SEAT
 from labkit.cluster.hosts import FarProcess, Hosts
-from labkit.cluster.process import Process
+from labkit.cluster.process import Process, end_of
 from labkit.cluster.rundir import TAG, RunDir, choose_rundir, start_reaper
 from labkit.cluster.spread import Spread
 from labkit.cluster.stop_button import STOP
@@ -43,7 +42,6 @@ FAR_MISSES = 40  # where every host tells which engines have ended, and a link m
 IMPORTING = "Importing torch once for all ranks …"
 MAGICS = ("labkit.cluster.magic",)  # what the notebook needs once there are ranks
 RESTORE_ARGS = ["--IPController.reuse_files=True", "--IPController.restore_engines=True"]
-GROUPS = "__import__('labkit.rank.agent', fromlist=['told']).told()"  # asked where a cell has ended well
 ENGINE_ARGS = [
     "--IPEngine.enable_nanny=False",  # the agent on the control channel does a nanny's work in no process
     "--IPEngine.max_heartbeat_misses=0",  # the reaper ends engines, a busy controller must not
@@ -53,17 +51,9 @@ ENGINE_ARGS = [
 ]
 
 
-def call_by_name(path: str, *args: Any) -> Any:
-    """Run on an engine: import `path` ("labkit.rank.agent.prepare") there and call it."""
-    import importlib
-
-    module, name = path.rsplit(".", 1)
-    return getattr(importlib.import_module(module), name)(*args)
-
-
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Imports go faster by a quarter: the collector would search what they make, and find no garbage."""
+    """Let imports go faster by a quarter: the collector would search what they make, and find no garbage."""
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -73,36 +63,11 @@ def without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class Question:
-    """What an engine's agent was asked: `do` is one of `labkit.rank.agent.ACTIONS`, `reply` ipyparallel's future."""
-
-    def __init__(self, do: str, engine: int, reply: Any) -> None:
-        self._what, self._reply, self._put = f"{do} on engine {engine}", reply, time.monotonic()
-
-    @property
-    def open(self) -> bool:
-        """Whether an answer may come still."""
-        return not self._reply.done()
-
-    def answer(self, seconds: float) -> Any:
-        """The answer, where it comes within `seconds` after the question was put; else None.
-
-        An agent that fails counts as one that does not answer: what the learner runs meanwhile goes on.
-        """
-        if not self._reply.wait(max(0.0, self._put + seconds - time.monotonic())):
-            return None
-        answer = self._reply.result()["content"]
-        if answer["status"] == "ok":
-            return answer["value"]
-        warnings.warn(f"labkit's own mistake: {self._what}: {answer['value']}. Please report it.", stacklevel=2)
-        return None
-
-
 class Processes:
     """What one lab has started; `stop` ends all of it, and the reaper does should this process die before."""
 
     def __init__(self, launcher: str = "labkit", spread: Spread | None = None, config: Any = None) -> None:
-        """By a launcher of ipyparallel's, with what a profile sets for it, or on the hosts of `spread`."""
+        """Take one of ipyparallel's launchers, with a profile's settings in `config`, or the hosts of `spread`."""
         self.launcher = "labkit" if spread else launcher
         self.spread, self.given = spread, config
         self.hosts: Hosts | None = None
@@ -119,14 +84,14 @@ class Processes:
 
     @without_garbage_collection()
     def start(self, say: Callable[[str], None]) -> list[int]:
-        """Start everything but the engines; the number of GPUs that torch finds, on each host."""
+        """Start everything but the engines, and return how many GPUs torch finds on each host."""
         if sys.flags.optimize > 1:
             raise LabError(
                 "Python drops docstrings here (PYTHONOPTIMIZE=2, or -OO), and ipyparallel cannot be imported without. "
                 "Unset PYTHONOPTIMIZE, and start the notebook again."
             )
         self.run = choose_rundir()
-        with STOP.whole():  # a reaper that nobody knows would keep the directory as long as the kernel lives
+        with STOP.whole():  # a reaper that is started and not kept would hold the directory as long as the kernel lives
             self._reaper = start_reaper(self.run)
         from traitlets import TraitError
 
@@ -163,7 +128,7 @@ class Processes:
         return gpus
 
     def _serve(self) -> None:
-        """Start the fork server of a run that has one and is ours, unless it runs; somebody may have killed it."""
+        """Start this run's fork server where it has one that does not run: at first, or because it was killed."""
         runs = self._server is not None and self._server.poll() is None
         if self.launcher == "labkit" and self.owner and not runs:
             with STOP.whole():
@@ -219,7 +184,7 @@ class Processes:
         )
 
     def _config(self) -> Any:
-        """How controller and engines are started; ipyparallel's cluster file does not keep it."""
+        """Return the settings of controller and engines, which ipyparallel's cluster file does not keep."""
         from traitlets.config import Config
 
         config = Config() if self.given is None else self.given.copy()
@@ -230,7 +195,7 @@ class Processes:
         return config
 
     def _controller_args(self, sockets: str = "1-99") -> list[str]:
-        """What is on this host meets the controller at Unix sockets in the run's directory, other hosts by TCP."""
+        """Let this host's processes meet the controller at Unix sockets in the run's directory, other hosts by TCP."""
         here = ["transport=ipc", f"ip={self.run.sockets}", f"ports={sockets}"] if self.launcher == "labkit" else []
         if self.spread:
             here[2:] = ["engine_transport=tcp", f"engine_ip={self.spread.address}", f"client_ports={sockets}"]
@@ -238,7 +203,7 @@ class Processes:
         return [*CONTROLLER_ARGS, misses, *(f"--IPController.{option}" for option in here)]
 
     def _keys(self) -> dict[str, str]:
-        """The controller's curve keys, the same for a controller that takes the place of a dead one."""
+        """Return the controller's curve keys, the same for a controller that takes the place of a dead one."""
         import zmq
 
         file = self.run.path / "keys.json"
@@ -249,7 +214,7 @@ class Processes:
 
     @classmethod
     def attach(cls, address: str) -> Processes:
-        """Reach the processes that another process of this user started and shares (`lab.address`)."""
+        """Reach the processes that another process of this user started and shares (see `Lab._address`)."""
         import ipyparallel as ipp
 
         shared = json.loads(Path(address).read_text())
@@ -263,11 +228,8 @@ class Processes:
 
     def gpus(self) -> list[int]:
         """Ask the fork server how many GPUs torch finds."""
-        server = ForkClient(self.run.socket)
-        try:
+        with contextlib.closing(ForkClient(self.run.socket)) as server:
             return [int(server.ask("gpus")["gpus"])]
-        finally:
-            server.close()
 
     def stop(self) -> None:
         """End every process of the run and remove its files; of a run that another process owns, only leave it."""
@@ -281,7 +243,7 @@ class Processes:
             self.hosts.stop()
         while self._reaper is not None:
             self._reaper.terminate()
-            killed = self._reaper.wait() < 0  # by somebody, before it had done its work
+            killed = self._reaper.wait() < 0  # before it had done its work
             self._reaper = start_reaper(self.run) if killed else None
         if self._server is not None:
             self._server.wait()
@@ -293,13 +255,19 @@ class Processes:
             kernel_internals.end_loop(self.cluster)
 
     def full_disk(self) -> Path | None:
-        """Where the disk with the run's files is full; None where it is not, or nothing has begun."""
+        """Return the folder whose disk is full, so that no more of the run's files fit; None where there is room."""
         return self.run.path.parent if hasattr(self, "run") and self.run.full() else None
 
     # -- engines ------------------------------------------------------------------------------------------------
 
+    def guard(self) -> None:
+        """Start the reaper anew where it was killed, so that it still ends all processes after this one."""
+        if self._reaper is not None and self._reaper.poll() is not None:
+            with STOP.whole():
+                self._reaper = start_reaper(self.run)
+
     def share(self, ranks: int) -> None:
-        """Let engines that are started from now on share a GPU under an MPS daemon, so many on each.
+        """Let engines that are started from now on share a GPU under an MPS daemon, `ranks` on each.
 
         Raises `mps.NoDaemonError` where there can be none; they then take turns, as with `take_turns`.
         """
@@ -317,21 +285,21 @@ class Processes:
 
     @property
     def _environment(self) -> dict[str, str]:
-        """What engines have in their environment beside their parent's."""
+        """The variables that engines have beside their parent's."""
         environment: dict[str, str] = self.cluster.config.EngineLauncher.environment
         return environment
 
     def new_engines(self, n: int, at: Sequence[int] = ()) -> list[int]:
-        """Start n engines, where there are several hosts on those with the numbers `at`; their ids in this order.
+        """Start n engines, and return their ids once all are reached.
 
-        Without hosts an id says nothing about its place in the list. Returns once all have registered.
+        On several hosts the engines are on those with the numbers `at`, in this order.
         """
         before = set(self.client.ids)
         self._forget_ended()
         self._serve()
         far = self._fork_far(at) if self.hosts else {}
         launcher = None if self.hosts else self.cluster.engines[self.cluster.start_engines_sync(n)]
-        for known in self._known_within(time_limits.ENGINES_UP):
+        for known in requests.known_within(self.client, time_limits.ENGINES_UP):
             if len(new := sorted(known - before)) >= n:
                 break
             for how, wrote in self._ended_starting(launcher, far):
@@ -345,11 +313,11 @@ class Processes:
                 "Is this machine overloaded?\n"
                 f"{self._still_starting(launcher, new)}Run start() again, with fewer ranks."
             )
-        self.until_reached(new)
+        requests.until_reached(self.client, new)
         return self._in_order(new, far) if far else new
 
     def _forget_ended(self) -> None:
-        """Let go of what ended engines have left: a launcher and their logs."""
+        """Drop what ended engines have left: a launcher and their logs."""
         launchers = self.cluster.engines
         for name, launcher in list(launchers.items()):
             if hasattr(launcher, "forget_ended") and launcher.forget_ended():
@@ -362,7 +330,7 @@ class Processes:
                 self.hosts.revive(number)
 
     def _fork_far(self, at: Sequence[int]) -> dict[str, FarProcess]:
-        """Fork an engine on each of these hosts, in the order of the ranks: seat → process."""
+        """Fork an engine on each of these hosts, and return the processes by seat, in the order of `at`."""
         assert self.hosts
         security = self.run.path / "security" / "ipcontroller-lab-engine.json"
         env = {"IPP_CONNECTION_INFO": security.read_text()}
@@ -376,43 +344,25 @@ class Processes:
         return {seat: far[seat] for seat in seats}
 
     def _in_order(self, engines: list[int], far: dict[str, FarProcess]) -> list[int]:
-        """The engines in the order of their seats, each held from now on: an id says nothing about its place."""
+        """Return the engines in the order of their seats, which ids say nothing about, and hold their processes."""
         asked = {e: self.client[e].apply_async(os.getenv, SEAT) for e in engines}
         by_seat = {answer.get(time_limits.SOCKETS_CONNECT): e for e, answer in asked.items()}
         self._far |= {by_seat[seat]: process for seat, process in far.items()}
         return [by_seat[seat] for seat in far]
 
     def _ended_starting(self, launcher: Any, far: dict[str, FarProcess]) -> Iterator[tuple[str, str]]:
-        """How engines have ended before they came up, and what they wrote."""
+        """Yield how each engine ended that did not come up, and what it wrote."""
         for pid, wrote in _died(launcher).items() if launcher is not None else ():
             yield self.how_ended(pid), wrote
         for process in far.values():
             if not process.runs():
                 yield process.how(), process.log()
 
-    def _known_within(self, seconds: float) -> Iterator[set[int]]:
-        """The engines that the client knows, again and again: it hears of them, and asks the hub now and then."""
-        deadline = time.monotonic() + seconds
-        ask = time.monotonic() + time_limits.HUB_ASKED
-        yield set(self.client.ids)
-        while time.monotonic() < deadline:
-            if time.monotonic() > ask:
-                self._ask_the_hub()
-                ask = time.monotonic() + time_limits.HUB_ASKED
-            time.sleep(0.005)
-            yield set(self.client.ids)
-
-    def _ask_the_hub(self) -> None:
-        """Learn of engines whose registration the client has not heard of."""
-        asked = kernel_internals.ask_hub(self.client, "connection_request", {})
-        if asked.wait(time_limits.HUB_ANSWERS):
-            kernel_internals.learn_engines(self.client, asked.result()["content"]["engines"])
-
     def _still_starting(self, launcher: Any, came: list[int]) -> str:
-        """Where the first process is that has not come up, as far as that can be told: lines for an error."""
+        """Return lines for an error: where the first process is that has not come up, as far as that can be told."""
         if not self.hosts and not hasattr(launcher, "stacks"):
             return ""
-        answers = [self._called(engine) for engine in came]
+        answers = [requests.called(self.client, engine) for engine in came]
         for answer in answers:
             answer.wait(time_limits.HUB_ANSWERS)
         up = {answer.get() for answer in answers if answer.done()}
@@ -422,85 +372,28 @@ class Processes:
         pid, stack = next(iter(stacks.items()))
         return f"Should it happen again, report where process {pid} is:\n{_last_lines(stack, 40)}\n"
 
-    def until_reached(self, engines: list[int]) -> None:
-        """Wait until requests arrive by both channels, for a while: one sent too early is lost."""
-        deadline = time.monotonic() + time_limits.SOCKETS_CONNECT
-        sent: dict[tuple[int, Any], list[Any]] = {(e, ask): [] for ask in (self._called, self._asked) for e in engines}
-        while (far := [k for k, s in sent.items() if not any(x.done() for x in s)]) and time.monotonic() < deadline:
-            for engine, ask in far:
-                sent[engine, ask].append(ask(engine))
-            for channel in far:
-                sent[channel][-1].wait(0.1)
-
-    def _called(self, engine: int) -> Any:
-        return self.client[engine].apply_async(os.getpid)
-
-    def _asked(self, engine: int) -> Any:
-        return kernel_internals.ask_agent(self.client, engine, "kernel_info_request", {})
-
-    def execute(self, code: str, engines: list[int]) -> Any:
-        """Send a cell; ipyparallel's AsyncResult. One that fails takes no other with it that waits behind it."""
-        if self._reaper is not None and self._reaper.poll() is not None:  # somebody has killed it
-            with STOP.whole():
-                self._reaper = start_reaper(self.run)
-        from ipyparallel import AsyncResult
-
-        content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}
-        sent = [kernel_internals.execute(self.client, e, content) for e in engines]
-        return AsyncResult(self.client, sent, fname="%px", targets=engines, owner=True)
-
-    def call(self, engine: int, path: str, args: tuple[Any, ...]) -> Any:
-        """Send the call of a function of `labkit.rank`, by name; ipyparallel's future of what it returns."""
-        return kernel_internals.apply(self.client, engine, call_by_name, [path, *args])
-
-    def ask(self, do: str, engine: int) -> Question | None:
-        """Ask an engine's agent on the control channel; None where there is no such engine any more."""
-        if engine not in kernel_internals.engines(self.client):
-            return None
-        reply = kernel_internals.ask_agent(self.client, engine, "labkit_request", {"do": do})
-        return Question(do, engine, reply)
-
-    def end(self, engines: Iterable[int]) -> None:
-        """Ask engines to end, and wait a moment until they have heard it; they do once their cell has."""
-        deadline = time.monotonic() + time_limits.ENGINES_HEAR
-        known = [e for e in engines if e in kernel_internals.engines(self.client)]
-        content = {"restart": False}
-        for heard in [kernel_internals.ask_agent(self.client, e, "shutdown_request", content) for e in known]:
-            heard.wait(max(0.0, deadline - time.monotonic()))
-
-    def forget(self, engine: int) -> None:
-        """Tell the hub that an engine is gone, rather than wait for its heart to be missed."""
-        kernel_internals.ask_hub(self.client, "unregistration_request", {"id": engine})
-
     def hold(self, engine: int, pid: int, where: str) -> Process | FarProcess | None:
-        """A handle on an engine's process, `pid` at the place `where`; None where there is none for certain."""
+        """Return a handle on an engine's process, `pid` in the PID namespace `where`; None where there is none."""
         if engine in self._far:
             return self._far[engine]
         process = Process(pid, self.run.tag)
         return process if process.held and where == pid_namespace.here() else None
 
     def how_ended(self, process: Process | FarProcess | int) -> str:
-        """How a process of ours ended: "SIGKILL", "exit code 1"; only its parent, a fork server, knows."""
+        """Return how an engine ended, "SIGKILL" or "exit code 1", as only its parent, a fork server, knows."""
         if isinstance(process, FarProcess):
             return process.how()
         pid = process if isinstance(process, int) else process.pid
-        unknown = "its process ended"
-        if self.launcher != "labkit":
-            return unknown
-        try:
-            server = ForkClient(self.run.socket)
-        except LabError:  # it was killed as well
-            return unknown
-        code = server.ask("exits")["exits"].get(str(pid))
-        server.close()
-        if code is None:
-            return unknown
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        code = None
+        if self.launcher == "labkit":
+            with contextlib.suppress(LabError), contextlib.closing(ForkClient(self.run.socket)) as server:
+                code = server.ask("exits")["exits"].get(str(pid))
+        return end_of(code)
 
     # -- the controller -----------------------------------------------------------------------------------------
 
     def lost(self) -> bool:
-        """Whether the controller has died: the engines may live, but nothing reaches them.
+        """Tell whether the controller has died: the engines may live, but nothing reaches them.
 
         One that was stopped (SIGSTOP) and stays so would never pass a message on again: it is ended.
         """
@@ -523,12 +416,15 @@ class Processes:
         self._serve()
         self.cluster.start_controller_sync()
         self._connect()
-        if not any(set(engines) <= known for known in self._known_within(time_limits.ENGINES_BACK)):
+        if not any(set(engines) <= known for known in requests.known_within(self.client, time_limits.ENGINES_BACK)):
             raise LabError("The ranks did not come back to the new controller. Call start() for new ones.")
 
     def _count_on(self, engines: list[int]) -> None:
-        """Let the next controller give new engines new ids: ipyparallel saves a count that it has not restored yet,
-        and would give a living engine's id away after its second restart."""
+        """Let the next controller give new engines new ids.
+
+        ipyparallel saves a count that it has not restored yet, and would give a living engine's id away after its
+        second restart.
+        """
         file = self.run.path / "log" / "engineslab.json"
         known = json.loads(file.read_text())
         known["next_id"] = 1 + max([known["next_id"], *engines, *map(int, known["engines"])])
@@ -536,7 +432,7 @@ class Processes:
 
 
 def _died(launcher: Any) -> dict[int, str]:
-    """The engines that have ended, as far as their launcher knows: pid → what each wrote."""
+    """Return what each engine wrote that has ended, by pid, as far as the launcher knows."""
     if hasattr(launcher, "died"):
         return {pid: Path(log).read_text(errors="replace") for pid, log in launcher.died().items()}
     each = [e for e in list(getattr(launcher, "launchers", {}).values()) if getattr(e, "process", None)]
@@ -546,7 +442,7 @@ def _died(launcher: Any) -> dict[int, str]:
 
 
 def _last_lines(text: str, n: int = 8) -> str:
-    """The end of a log: when a run has failed, its files go with it."""
+    """Return the end of a log, for an error: when a run has failed, its files go with it."""
     return "\n".join(text.strip().splitlines()[-n:])
 
 

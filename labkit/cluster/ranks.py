@@ -1,6 +1,6 @@
-"""The ranks of one lab, each an engine: reach them, know which have died, let them leave what they wait in, end them.
+"""Reach the ranks of one lab, each an engine; know which have died, let them leave what they wait in, end them.
 
-A rank is a position in `members`; the engine's id is ipyparallel's own business and changes when a rank is replaced.
+A rank is a position in `members`; the id of its engine changes when the rank is replaced.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.cluster import requests
 from labkit.cluster.hosts import FarProcess
 from labkit.cluster.oom_kills import Memory
 from labkit.cluster.process import Process
 from labkit.cluster.process_limit import Refusals
-from labkit.cluster.processes import Processes, Question
+from labkit.cluster.processes import Processes
+from labkit.cluster.requests import Question
 from labkit.cluster.state import State
 from labkit.floor import time_limits
 from labkit.floor.errors import JoinError, LabError
@@ -73,25 +75,25 @@ class Ranks:
 
     @property
     def group_timeout(self) -> float:
-        """Seconds after which torch itself gives a wait up, long after the lab has freed whoever waits."""
+        """Seconds after which torch itself gives a wait up, long after the lab has freed a rank that waits."""
         return max(time_limits.GROUP_TIMEOUT, 10 * self.limit)
 
     def ids(self, ranks: Iterable[int]) -> list[int]:
         return [self._ids[r] for r in ranks]
 
     def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
-        """Ask the ranks' agents, which answer while the main thread is blocked; None for silence."""
+        """Ask the ranks' agents, which also answer while the main thread is blocked; None for one that is silent."""
         return {r: question and question.answer(timeout) for r, question in self.put(do, ranks).items()}
 
     def put(self, do: str, ranks: Iterable[int]) -> dict[int, Question | None]:
-        """Ask the ranks' agents and wait for no answer; None for a rank that has died."""
+        """Ask the ranks' agents, and return the questions without waiting; None for a rank that has died."""
         dead = self.dead()
-        return {r: self.processes.ask(do, self._ids[r]) if r not in dead else None for r in ranks}
+        return {r: requests.ask(self.client, do, self._ids[r]) if r not in dead else None for r in ranks}
 
     # -- health -------------------------------------------------------------------------------------------------
 
     def dead(self) -> dict[int, str]:
-        """The ranks whose process has ended, each with how ("SIGKILL", "exit code 1"); asks the kernel, not a heart."""
+        """Return the ranks whose process has ended, each with how ("SIGKILL", "exit code 1"), by the kernel."""
         ended = self.state.ended
         for r, process in self._held.items():
             if r not in ended and not process.runs():
@@ -114,11 +116,11 @@ class Ranks:
             raise LabError(f"{where}: no signal is sent there from here. Call lab.heal(), or lab.stop() and start().")
 
     def lost(self) -> bool:
-        """Whether the controller has died: the ranks may live, but nothing reaches them."""
+        """Tell whether the controller has died: the ranks may live, but nothing reaches them."""
         return self.processes.lost()
 
     def is_stopped(self, rank: int) -> bool:
-        """Whether the process of a rank on this host stands still (SIGSTOP): it will never answer by itself."""
+        """Tell whether the process of a rank is stopped (SIGSTOP): it will never answer by itself."""
         return rank in self._held and self._held[rank].stands_still()
 
     def kill(self, rank: int) -> None:
@@ -147,8 +149,8 @@ class Ranks:
     ) -> bool:
         """Let ranks leave what they are in: shut the sockets of those `waiting`, then interrupt those `inside`.
 
-        Where all have `left` after the first, it returns True, and who is inside is not even asked. What `silent` ranks
-        answer is not waited for.
+        Return True where all have `left` after the first: then `inside` is not even read. What `silent` ranks answer is
+        not waited for.
         """
 
         def tell(do: str, ranks: list[int]) -> None:
@@ -181,7 +183,7 @@ class Ranks:
             busy = [r for r, its in told.items() if its is not None and not its["over"]]
 
     def wrote(self, rank: int) -> str:
-        """The last that a rank on another host wrote into its log before it ended; "" here, where nobody asks."""
+        """Return the last that a rank on another host wrote into its log before it ended; "" for one on this host."""
         held = self._held.get(rank)
         return held.log() if isinstance(held, FarProcess) else ""
 

@@ -1,9 +1,10 @@
-"""The reaper ends everything that a run started, when it is told to or when the run's owner is gone.
+"""End everything that a run started, when told to or when the run's owner is gone: the reaper.
 
-A process of its own, so that it outlives whatever kills the notebook's kernel. It watches the owner through
+It is a process of its own, so that it outlives whatever kills the notebook's kernel. It watches the owner through
 a pidfd; on the owner's death, or on SIGTERM, it ends every process of this user that carries the run's
 random tag in its environment, then lets the run's MPS daemon quit, where there is one, and removes the run directory.
-Where the owner is the process of another host, which nobody sees, it wakes one that stands still. It imports nothing of
+Where the owner is the process of another host, it wakes one that was stopped: no user is there to do so. It imports
+nothing of
 labkit and no package.
 """
 
@@ -28,14 +29,14 @@ LATE = 5  # more looks, a tenth of a second apart, after an owner that died rath
 
 
 def hold(pid, tag):
-    """A pidfd of process `pid` if it runs on this host and its environment carries the tag, else None.
+    """Return a pidfd of process `pid` if it runs on this host and its environment carries the tag, else None.
 
     The number may pass to another process at any moment, the pidfd never does: it is opened before the look at
     the environment, and what still runs after that look had the number all the while.
     """
     try:
         fd = os.pidfd_open(pid)
-    except (AttributeError, OSError):  # nobody has this number, or there are no pidfds here
+    except (AttributeError, OSError):  # no process has this number, or there are no pidfds here
         return None
     with contextlib.suppress(OSError):  # another user's, or gone
         if tag in environment(pid).split(b"\0") and not ended(fd, 0):
@@ -45,7 +46,7 @@ def hold(pid, tag):
 
 
 def environment(pid):
-    """The environment that a process began with.
+    """Return the environment that a process began with.
 
     While it becomes another program (exec) it shows none for a moment: what carried the tag before and will carry it
     again would be passed over. So that moment is waited for.
@@ -60,7 +61,7 @@ def environment(pid):
 
 
 def has_none(pid):
-    """Whether a process's environment is empty; the kernel's threads and the dead have not even a program."""
+    """Tell whether a process's environment is empty; the kernel's threads and the dead have not even a program."""
     try:
         os.readlink(f"/proc/{pid}/exe")
         with open(f"/proc/{pid}/stat") as f:
@@ -72,14 +73,14 @@ def has_none(pid):
 
 
 def ended(fd, timeout):
-    """Whether the process behind a pidfd ends within `timeout` seconds; one that nobody has collected has ended."""
+    """Tell whether the process behind a pidfd ends within `timeout` seconds; a zombie has ended."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(1000 * timeout))
 
 
 def tagged(tag):
-    """Pidfds, by pid, of all processes but this one that carry the tag; an empty tag names none."""
+    """Return pidfds, by pid, of all processes but this one that carry the tag; an empty tag names none."""
     if not tag:  # the owner died before it had told us; every environment contains an empty entry
         return {}
     held = {int(name): hold(int(name), tag) for name in os.listdir("/proc") if name.isdigit()}
@@ -90,7 +91,7 @@ def tagged(tag):
 
 
 def send(tag, *signals):
-    """Send signals to every process that carries the tag; how many there were."""
+    """Send signals to every process that carries the tag, and return how many there were."""
     held = tagged(tag)
     for fd in held.values():
         for sig in signals:
@@ -126,7 +127,7 @@ def end_launched(tag):
 
 
 def ask_mps(folder, command):
-    """Give the MPS daemon of this folder a command; whether it has answered."""
+    """Give the MPS daemon of this folder a command, and tell whether it has answered."""
     import subprocess  # most runs have no such daemon
 
     try:
@@ -159,7 +160,7 @@ def end_mps(folder, tag):
 
 
 def owner_is_gone(owner, timeout):
-    """Wait until the owner ends, at most `timeout` seconds; True once it has."""
+    """Wait until the owner ends, at most `timeout` seconds, and tell whether it has."""
     try:
         fd = os.pidfd_open(owner)
     except ProcessLookupError:
@@ -174,14 +175,14 @@ def owner_is_gone(owner, timeout):
 
 
 def stands_still(pid):
-    """Whether a process was stopped by a signal (SIGSTOP): it will do nothing by itself."""
+    """Tell whether a process was stopped by a signal (SIGSTOP): it will do nothing by itself."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as f:
         return f.read().rpartition(")")[2].split()[0] == "T"
     return False
 
 
 def wake(owner):
-    """Let the owner go on; who has its number is our parent still, or nobody is woken."""
+    """Let a stopped owner go on, while it is our parent: a number that another process has is never signalled."""
     with contextlib.suppress(AttributeError, OSError):
         fd = os.pidfd_open(owner)
         if os.getppid() == owner:

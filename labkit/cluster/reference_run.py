@@ -1,4 +1,4 @@
-"""A learner's function and the workbook's, run on one input, so that their messages can be held side by side."""
+"""Run a learner's function and the workbook's on one input, so that their messages can be held side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from labkit.cluster.attempt import attempt, prepared
 from labkit.cluster.check import unready
 from labkit.cluster.console import Console
 from labkit.cluster.healing import heal
-from labkit.cluster.run import Running
 from labkit.cluster.stop_button import STOP
 from labkit.floor import time_limits
 from labkit.grading import defined_names
@@ -31,7 +30,7 @@ class Runs:
 
 @STOP
 def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
-    """Run both; a finding alone where there is no function of the learner's to run.
+    """Run both, and return both runs; a finding alone where there is no function of the learner's to run.
 
     The learner's runs last, so that `lab.last` is about it. Whatever it does, the ranks are well afterwards.
     """
@@ -49,17 +48,10 @@ def beside(console: Console, exercise: Exercise, case: Case) -> Runs | Finding:
         reach(case.n)
         broken = next(filter(None, console.call("labkit.rank.definitions.define", source, name)), "")
         assert not broken, f"{exercise.name}: {broken}"
-        right = _run(console, replace(exercise, name=name), case)
-        mine = _run(console, exercise, case)
+        right = attempt(console, replace(exercise, name=name), case, time_limits.RUN)
+        mine = attempt(console, exercise, case, time_limits.RUN)
         finding = judged(exercise, case, mine, list(exercise.means(list(case.xs), **case.options)), "")
         if mine.report.cut_short:
             heal(engines, console.ran)
         console.call("labkit.rank.definitions.drop", name)
     return Runs(mine, right, finding)
-
-
-def _run(console: Console, exercise: Exercise, case: Case) -> Attempt:
-    def watch(elapsed: float, running: Running) -> None:
-        pass
-
-    return attempt(console, exercise, case, time_limits.RUN, watch)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from labkit.cluster.live_line import QUIET
-from labkit.cluster.processes import Question
 from labkit.cluster.ranks import Ranks
+from labkit.cluster.requests import Question
 from labkit.cluster.stop_button import STOP, Press
 from labkit.floor import kernel_internals, time_limits, timestamps
 from labkit.floor.errors import MismatchError
@@ -57,18 +57,18 @@ class Running:
         self._interrupted: dict[int, float] = {}  # when a rank was sent its last interrupt
 
     def pending(self) -> list[int]:
-        """The ranks that live and have not finished."""
+        """Return the ranks that live and have not finished."""
         left = [r for r, reply in self.replies.items() if not reply.done()]
         dead = self.ranks.dead() if left else {}
         return [r for r in left if r not in dead]
 
     def wait(self, seconds: float) -> bool:
-        """Wait at most so long; True when no living rank is left in it."""
+        """Wait at most so long; return True when no living rank is left in it."""
         concurrent.futures.wait(self.replies.values(), seconds)
         return not self.pending()
 
     def error(self, rank: int) -> Exception | None:
-        """What a rank raised; ipyparallel delivers it as the reply's result."""
+        """Return what a rank raised; ipyparallel delivers it as the reply's result."""
         reply = self.replies[rank]
         if not reply.done():
             return None
@@ -76,19 +76,18 @@ class Running:
         return result if isinstance(result, Exception) else None
 
     def mismatch(self) -> bool:
-        """Whether a rank has found that the ranks' calls do not fit; while one imports a library, that can wait."""
+        """Tell whether a rank has found that the calls do not fit; while one imports a library, that can wait."""
         if not any(_raised(reply) == MISMATCH for reply in self.replies.values() if reply.done()):
             return False
         self.look()
         return not self._import(self.awake())
 
     def stuck(self) -> bool:
-        """Look at the unfinished ranks: whether one has waited for too long.
+        """Look at the unfinished ranks, and tell whether one has waited for too long.
 
         A rank waits while it stays in the same call and neither takes a step nor moves a byte. It waits too long
-        after the lab's limit; after a second already when nobody is computing who could still come, and bytes are
-        counted on every rank. As long as a rank imports a library, which says nothing about the learner's code, nobody
-        waits too long for it.
+        after the lab's limit; after a second already when no rank computes that could still come, and bytes are counted
+        on every rank. While a rank imports a library, which says nothing about the learner's code, none waits too long.
         """
         now = self.awake()
         self.look(time_limits.AGENT_GLANCE)
@@ -106,19 +105,19 @@ class Running:
                 counted &= w == STOPPED or w["moved"] is not None
         if not waits:
             return False
-        hopeless = counted and len(waits) == len(self.where)  # nobody is left who computes
+        hopeless = counted and len(waits) == len(self.where)  # no rank is left that computes
         limit = self.ranks.limit
         return min(waits) > min(time_limits.DEADLOCK_SURE, limit) if hopeless else max(waits) > limit
 
     def _import(self, now: float) -> bool:
-        """Whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
+        """Tell whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
         since = self._imports
         imports = [r for r, w in self.where.items() if w.get("imports", w == SILENT and r in since)]
         self._imports = {r: since.get(r, now) for r in imports}
         return any(now - began < time_limits.LIBRARY_IMPORT for began in self._imports.values())
 
     def look(self, seconds: float = time_limits.AGENT_ANSWERS) -> None:
-        """Ask the unfinished ranks where they are; so long after a question its answer is awaited.
+        """Ask the unfinished ranks where they are, and await each answer so long after its question.
 
         One that has not answered yet is not asked again: what it says at last counts.
         """
@@ -132,7 +131,7 @@ class Running:
         self.where |= dict.fromkeys(still, STOPPED)
 
     def fate(self) -> dict[str, Any]:
-        """Who waits where, what everybody else does instead and in which of the learner's lines, and when that was."""
+        """Return who waits where, what the others do instead and in which of the learner's lines, and when that was."""
         told = {r: fate_of(w) for r, w in self.where.items()}
         waiting = {r: w for r, w in told.items() if isinstance(w, Waiting)}
         elsewhere = {r: w for r, w in told.items() if isinstance(w, Instead)}
@@ -148,7 +147,7 @@ class Running:
         return {"waiting": waiting, "elsewhere": elsewhere, "stacks": stacks, **_now()}
 
     def seen(self) -> Outcome:
-        """What becomes of the cell, while it runs still; what came of it, where it has ended."""
+        """Return what becomes of the cell, while it still runs; what came of it, where it has ended."""
         self.look()
         if not self.pending():
             return self.outcome("")
@@ -167,11 +166,11 @@ class Running:
         return self.ranks.release(waiting, due(), left, [r for r, w in self.where.items() if w == SILENT])
 
     def end(self, signal: str | int | None = None) -> None:
-        """Make every unfinished rank leave: shut its sockets where somebody waits, interrupt it, at last end it.
+        """Make every unfinished rank leave: shut its sockets where a rank waits, interrupt it, at last end it.
 
-        Where nobody waits the group lives on, but for a rank that does not hear the interrupt. Whoever did not answer
-        when last looked at is ended at once; who falls silent from now on has much to do, and none is ended that has
-        left its cell, or has not begun with it yet, before its time for that is over.
+        Where none waits the group lives on, but for a rank that does not hear the interrupt. A rank that did not answer
+        when last looked at is ended at once; one that falls silent from now on has much to do, and is not ended before
+        its time is over, if it has left its cell or has not begun with it yet.
         `signal`, where given, is sent first to the unfinished ranks, as `%%px --signal-on-interrupt` asks.
         """
         ranks, self.freed = self.ranks, timestamps.now()
@@ -227,7 +226,7 @@ class Running:
         return False
 
     def _inside(self) -> list[int]:
-        """The unfinished ranks that run their cell still, as far as was seen."""
+        """Return the unfinished ranks that still run their cell, as far as was seen."""
         return [r for r in self.pending() if self.where.get(r, SILENT)["state"] not in ("idle", "silent")]
 
     def outcome(self, ended: str, **fate: Any) -> Outcome:
@@ -307,7 +306,7 @@ def run(
 
 
 def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
-    """Wait until all ranks have finished, or as long as that makes sense; why it does not, or ""."""
+    """Wait until all ranks have finished, or as long as that makes sense; return why it does not, or ""."""
     began = looked = running.awake()
     imported = 0.0
     presses = STOP.pressed
@@ -337,22 +336,22 @@ def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
 
 
 def _now() -> dict[str, Any]:
-    """When this is, where times may be told: recorded notebooks are compared word by word."""
+    """Return the time, where times may be told: recorded notebooks are compared word by word."""
     return {} if QUIET in os.environ else {"at": timestamps.now(), "clock": timestamps.clock()}
 
 
 def _heard(where: dict[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Of what the ranks do, what their agents have told."""
+    """Return of what the ranks do what their agents have told."""
     return {r: w for r, w in where.items() if w != SILENT}
 
 
 def _steps(where: dict[str, Any]) -> tuple[Any, Any]:
-    """How far a rank has come: the calls and the groups that it has made, the bytes that it has moved."""
+    """Return how far a rank has come: the calls and the groups that it has made, the bytes that it has moved."""
     return where.get("steps"), where.get("moved")
 
 
 def _raised(reply: Any) -> str:
-    """The type of the error that a rank's answer is, or that the function which it ran tells of; "" for none."""
+    """Return the type of the error that a rank's answer is, or that the function which it ran tells of; "" for none."""
     result = reply.exception() or reply.result()
     if isinstance(result, Exception):
         return _name(result)

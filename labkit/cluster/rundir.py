@@ -1,4 +1,4 @@
-"""The private directory of one run: keys, sockets, logs and rendezvous files, all of which vanish with it."""
+"""Choose the private directory of a run for keys, sockets, logs and rendezvous files; start its reaper."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ class RunDir:
         return str(self.path / "address.json")
 
     def full(self) -> bool:
-        """Whether the disk is full by now."""
+        """Tell whether the disk is full by now."""
         return shutil.disk_usage(self.path.parent).free < LEAST
 
     def store(self) -> str:
-        """A new path for a process group's FileStore: a store is never used twice."""
+        """Return a new path for a process group's FileStore: a store is never used twice."""
         return str(self.path / f"store-{secrets.token_hex(6)}")
 
 
 def choose_rundir() -> RunDir:
-    """Choose a place where there is room and a name that nobody can guess; the reaper makes the directory."""
+    """Choose a place where there is room and a name that cannot be guessed; the reaper makes the directory."""
     try:
         path = Path(_parent(), f"labkit-{secrets.token_hex(6)}")
     except OSError as error:
@@ -71,14 +71,14 @@ def choose_rundir() -> RunDir:
 
 
 def reaper_command(owner: int, path: Path) -> list[str]:
-    """The command that ends and removes what belongs to the run in this directory, once process `owner` has ended."""
+    """Return the command that ends and removes what belongs to a run, once process `owner` has ended."""
     return [sys.executable, "-I", "-S", REAPER, str(owner), str(path)]
 
 
 def start_reaper(run: RunDir, wakes: bool = False) -> subprocess.Popen[bytes]:
     """Start the process that makes the run directory and cleans up after this one; wait until it watches.
 
-    With `wakes` it also lets this process go on when somebody has stopped it (SIGSTOP).
+    With `wakes` it also lets this process go on when it was stopped (SIGSTOP).
     """
     reaper = subprocess.Popen(
         [*reaper_command(os.getpid(), run.path), *["wakes"] * wakes],
@@ -103,7 +103,7 @@ def start_reaper(run: RunDir, wakes: bool = False) -> subprocess.Popen[bytes]:
 
 
 def _parent() -> str:
-    """The first directory for temporary files with enough room."""
+    """Return the first directory for temporary files with enough room."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     parents = [runtime] if runtime and os.access(runtime, os.W_OK) else []
     parents.append(tempfile.gettempdir())

@@ -25,7 +25,7 @@ class SharedGpu:
         self._why = ""  # ranks take turns
         self._each = 1  # ranks on one GPU
         self._proven = False  # ranks have joined in this way
-        self._reasons: list[Note] = []  # why ranks were ended, which nobody has been told yet
+        self._reasons: list[Note] = []  # why ranks were ended, until `told` is called
 
     @property
     def under_mps(self) -> bool:
@@ -34,15 +34,15 @@ class SharedGpu:
 
     @property
     def direct(self) -> int:
-        """How many ranks of one GPU are to use NCCL's own paths between them; 0 for none."""
+        """The number of ranks of one GPU that are to use NCCL's own paths between them; 0 for none."""
         return self._each if self.way == "direct" else 0
 
     def shares(self, at: Sequence[int]) -> list[bool]:
-        """For each rank, by the numbers of their hosts, whether it shares a GPU with others."""
+        """Tell for each rank, by the numbers of their hosts, whether it shares a GPU with others."""
         return [self._ranks.backend == "nccl" and at.count(h) > self._gpus[h] for h in at]
 
     def begin(self, at: Sequence[int], gpus: Sequence[int]) -> None:
-        """Before ranks are started on these hosts: begin a daemon where they share a GPU and there can be one."""
+        """Start a daemon, before ranks are started on these hosts, where they share a GPU and there can be one."""
         self._gpus = gpus
         if not any(self.shares(at)):
             return
@@ -53,20 +53,20 @@ class SharedGpu:
         self._begin_daemon()
 
     def said(self) -> str:
-        """How ranks share a GPU, in a sentence for `start()`; "" where they do not."""
+        """Say how ranks share a GPU, in a sentence for `start()`; "" where they do not."""
         if self.under_mps:
             return "They compute at the same time, under this lab's own daemon of NVIDIA's Multi-Process Service (MPS)."
         return f"They take turns on the GPU, which makes small messages slow: {self._why}." if self.way else ""
 
     def told(self) -> list[Note]:
-        """Why ranks were ended since somebody last asked."""
+        """Return why ranks were ended since this was last called."""
         told, self._reasons = self._reasons, []
         return told
 
     # -- what ends ranks ----------------------------------------------------------------------------------------
 
     def lost(self) -> list[int]:
-        """The ranks that can no longer compute: an error has spoiled what CUDA keeps for their process."""
+        """Return the ranks that can no longer compute: an error has spoiled what CUDA keeps for their process."""
         ranks = self._ranks
         if ranks.backend != "nccl" or not ranks.members:
             return []
@@ -75,12 +75,12 @@ class SharedGpu:
         return [r for r, its in told.items() if its is not None and its["lost"]]
 
     def daemon_died(self) -> bool:
-        """Whether there is a daemon of this lab, and it does not answer: a rank that is started would not reach it."""
+        """Tell whether a daemon of this lab does not answer: a rank that is started would not reach it."""
         mps = self._ranks.processes.mps
         return mps is not None and not mps.answers()
 
     def end_lost(self) -> None:
-        """End the ranks that have lost the GPU; under MPS all, with the daemon: it takes nobody new after a fault."""
+        """End the ranks that have lost the GPU; under MPS all, with the daemon, which takes no client after a fault."""
         lost, died = self.lost(), self.daemon_died()
         if not (lost or died):
             return
@@ -92,7 +92,7 @@ class SharedGpu:
             self._ranks.kill(r)
 
     def try_otherwise(self, why: str, again: bool) -> None:
-        """After ranks could not join under MPS, which is `why`: end all of them, so that they try it once more.
+        """End all ranks after they could not join under MPS, which is `why`, so that they try it once more.
 
         They try the next way where this one failed `again`, or never worked. A rank that has died is replaced first.
         """

@@ -1,4 +1,4 @@
-"""How ranks are spread over hosts, and the command of ssh, srun or mpiexec that starts one process on each of them.
+"""Spread ranks over hosts, and make the command of ssh, srun or mpiexec that starts one process on each of them.
 
 What ipyparallel's users have in a profile is read from there, by ipyparallel's own names: hosts and their engines,
 arguments of ssh, Slurm's partition and time, mpiexec's arguments.
@@ -24,7 +24,7 @@ from labkit.floor.words import count, listed
 
 KINDS = ("ssh", "slurm", "mpi")  # that start a process on each host; every other launcher is ipyparallel's own
 MOST = 16  # CPU ranks on one host: more than that no laptop bears
-FEW = 2  # ranks on each host where nobody says how many, and there are no GPUs
+FEW = 2  # ranks on each host where no number is given, and there are no GPUs
 RSH = "OMPI_MCA_plm_rsh_agent"  # what OpenMPI uses instead of ssh
 PROFILE = "LABKIT_PROFILE"  # the profile of a start() that names no launcher
 
@@ -53,7 +53,7 @@ class Spread:
     config: Any = None
 
     def seats(self, gpus: Sequence[int], n: int | None) -> list[int]:
-        """The host of each rank, by number: host by host, `n` ranks or as many as there is room for."""
+        """Return the number of each rank's host: host by host, `n` ranks or as many as there is room for."""
         room = [c or g or FEW for c, g in zip(self.counts, gpus, strict=True)]
         seats = [h for h, c in enumerate(room) for _ in range(c)]
         if n is not None and n > len(seats):
@@ -71,7 +71,7 @@ class Spread:
     # -- commands -----------------------------------------------------------------------------------------------
 
     def launches(self, order: str) -> list[Launch]:
-        """The commands to run on this host; `order` is what each process is told, a line of JSON."""
+        """Return the commands to run on this host; `order` is what each process is told, a line of JSON."""
         if self.kind == "ssh":
             return [self.by_ssh(h, order) for h in range(len(self.hosts))]
         numbers = list(range(len(self.hosts)))
@@ -79,7 +79,7 @@ class Spread:
         return [Launch([*argv, self._python, "-m", "labkit.cluster.host"], numbers, "", {ORDER: order})]
 
     def by_ssh(self, number: int, order: str, life: int = 0) -> Launch:
-        """Start one host's process, again if it was lost; what is secret goes by standard input."""
+        """Return the command for one host's process, also one that was lost; what is secret goes by standard input."""
         ssh = self._config("SSHLauncher")
         path = os.environ.get("PYTHONPATH")
         there = ["env", f"PYTHONPATH={path}"] if path else []
@@ -141,13 +141,13 @@ class Spread:
         return beyond[0] if beyond else "127.0.0.1"
 
     def _others(self) -> list[str]:
-        """Addresses of the other hosts, as far as their names tell."""
+        """Return addresses of the other hosts, as far as their names tell."""
         if self.kind == "slurm":
             asked = ["sinfo", "--noheader", "--format=%o"]
             asked += [f"--nodes={nodes}"] if (nodes := os.environ.get("SLURM_JOB_NODELIST")) else []
             return [a for name in _output(asked).split() if (a := _resolved(name))]
         if not all(self.hosts):
-            return ["192.0.2.1"] if len(self.hosts) > 1 else []  # an address of nobody's: the way out of this host
+            return ["192.0.2.1"] if len(self.hosts) > 1 else []  # no host has this address: the way out
         return [self._address_of(h) for h in range(len(self.hosts))]
 
     def _address_of(self, number: int) -> str:
@@ -163,7 +163,7 @@ class Spread:
         return address
 
     def _config(self, *classes: str) -> dict[str, Any]:
-        """What a profile sets for these classes of ipyparallel's."""
+        """Return what a profile sets for these classes of ipyparallel's."""
         found: dict[str, Any] = {}
         for name in classes:
             if self.config is not None and name in self.config:
@@ -179,12 +179,12 @@ def _output(argv: list[str]) -> str:
 
 
 def absent(program: str, error: OSError) -> LabError:
-    """What to say where a program cannot be run."""
+    """Return the error for a program that cannot be run."""
     return LabError(f"{program} cannot be run here ({error.strerror}). Install it, or start the ranks in another way.")
 
 
 def _resolved(name: str) -> str:
-    """The IPv4 address of a host's name; "" where it has none."""
+    """Return the IPv4 address of a host's name; "" where it has none."""
     with contextlib.suppress(OSError):
         return str(socket.getaddrinfo(name, None, socket.AF_INET)[0][4][0])
     return ""
@@ -201,7 +201,7 @@ def spread(
     n: int | None,
     config: Any = None,
 ) -> Spread:
-    """What was wished, checked; `config` fills in what was left out."""
+    """Check what was asked for; a profile's `config` fills in what was left out."""
     wished = Spread(kind, (), (), config)
     if hosts is None and kind == "ssh":
         known = wished._config("SSHEngineSetLauncher").get("engines", {})
@@ -224,7 +224,7 @@ def spread(
             raise LabError(f"hosts={hosts!r}: the name of a host is a text that does not begin with a dash.")
     else:
         if nodes is None:
-            nodes = _nodes_of_the_job() if kind == "slurm" else 1
+            nodes = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) if kind == "slurm" else 1
         names, counts = ("",) * nodes, (per_node,) * nodes
     for what, values, least in (("nodes", (nodes,), 1), ("ranks of a host", counts, 1)):
         for value in values:
@@ -239,18 +239,15 @@ def spread(
     return replace(wished, hosts=names, counts=counts)
 
 
-def _nodes_of_the_job() -> int:
-    return int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
-
-
 def read_profile(name: str) -> tuple[str, int | None, Any]:
-    """(launcher, engines, settings) of an ipyparallel profile's ipcluster_config.py.
+    """Return launcher, number of engines and settings of an ipyparallel profile's ipcluster_config.py.
 
     What `start()` takes and ipyparallel has no name for stands there under labkit's own: `c.Lab.hosts`, `c.Lab.nodes`
     and `c.Lab.per_node`. Raises LabError where there is none of this name: ipyparallel would start local engines
     without a word.
     """
     import ipyparallel as ipp
+    from ipyparallel.cluster.launcher import abbreviate_launcher_class
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
     from traitlets.config.loader import PyFileConfigLoader
@@ -269,11 +266,4 @@ def read_profile(name: str) -> tuple[str, int | None, Any]:
         cluster = ipp.Cluster(profile_dir=where, log_level=50, shutdown_atexit=False)
     except Exception as error:
         raise LabError(f"The profile {name!r} cannot be read ({error}). Mend {where}/ipcluster_config.py.") from error
-    return _kind(cluster.engine_launcher_class), cluster.n, cluster.config
-
-
-def _kind(launcher: Any) -> str:
-    """ipyparallel's short name of a launcher's class."""
-    from ipyparallel.cluster.launcher import abbreviate_launcher_class
-
-    return str(abbreviate_launcher_class(launcher)).lower()
+    return abbreviate_launcher_class(cluster.engine_launcher_class).lower(), cluster.n, cluster.config

@@ -1,7 +1,7 @@
-"""Labs that are started together on one machine start a few at a time, in the order in which they came.
+"""Let labs that are started together on one machine start a few at a time, in the order in which they came.
 
-Whoever wants to start keeps a name among the machine's abstract Unix sockets, which all users see in /proc/net/unix,
-and which Linux takes away when its process ends, however it ends. Nobody listens there.
+A lab that wants to start keeps a name among the machine's abstract Unix sockets, which all users see in /proc/net/unix,
+and which Linux takes away when its process ends, however it ends. No process listens there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def turn(say: Callable[[str], None], at_once: int | None = None) -> Iterator[Non
 
 @contextlib.contextmanager
 def _name() -> Iterator[str]:
-    """A name that says when it was taken."""
+    """Keep a name that says when it was taken."""
     name = f"{NAMES}{time.monotonic_ns():020}-{secrets.token_hex(4)}"
     with socket.socket(socket.AF_UNIX) as s:
         s.bind(f"\0{name}")
@@ -53,7 +53,7 @@ def _name() -> Iterator[str]:
 
 
 def _waiting(mine: str) -> set[str]:
-    """The names that were taken before this one, and are kept still."""
+    """Return the names that were taken before this one, and are still kept."""
     try:
         names = {line.rpartition("@")[2] for line in Path("/proc/net/unix").read_text().splitlines()}
     except OSError:

@@ -1,4 +1,4 @@
-"""What has become of a lab's ranks, as far as the lab knows: one value, and all that changes it."""
+"""Keep what has become of a lab's ranks, as far as the lab knows: one value, and all that changes it."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ class State:
         return self.condition is Condition.STOPPED
 
     def stop(self) -> None:
-        """All ranks are ended, for good."""
+        """Note that all ranks are ended, for good."""
         self.condition = Condition.STOPPED
 
     def in_cell(self) -> None:
-        """Ranks are in a cell: should nobody see it to its end, they must be healed before the next one."""
+        """Note that ranks are in a cell: unless it is seen to its end, they must be healed before the next one."""
         self.condition = Condition.UNHEALED
 
     def settled(self, apart: bool = False) -> None:
-        """No rank is in a cell any more, and nothing is broken; only the group may be that a rank has left."""
+        """Note that no rank is in a cell, and nothing is broken; with `apart`, a rank may have left the group."""
         self.condition = Condition.APART if apart else Condition.WELL
 
     def parted(self) -> None:
-        """The ranks leave whatever group they were in; who may be in a cell still, is so until all are healed."""
+        """Note that the ranks leave their group; one that may be in a cell still, is so until all are healed."""
         if self.condition is not Condition.UNHEALED:
             self.condition = Condition.PARTED
 
     def joined(self) -> None:
-        """All ranks have joined a new group."""
+        """Note that all ranks have joined a new group."""
         if self.condition is Condition.PARTED:
             self.condition = Condition.WELL
         self.fresh = set()
 
     def started_anew(self, rank: int) -> None:
-        """A rank that had ended has a new process, with nothing of what the old one had."""
+        """Note that a rank that had ended has a new process, with nothing of what the old one had."""
         self.ended.pop(rank, None)
         self.replaced.add(rank)
         self.fresh.add(rank)

@@ -1,4 +1,4 @@
-"""The Stop button: while the lab is at work a press is noted and looked for, and tears nothing in two.
+"""Handle the Stop button: while the lab is at work a press is noted and looked for, and tears nothing in two.
 
 Stop is SIGINT. Python would raise KeyboardInterrupt wherever the main thread happens to be: between a request and
 its answer, in the middle of healing, or in the kernel's own code, where the cell then never ends.
@@ -25,7 +25,7 @@ from IPython.core.getipython import get_ipython
 
 from labkit.floor import source_lines
 from labkit.floor.errors import StoppedError
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 # What a press does to something that runs: end it; end it and stand for what comes next as well; or stand alone.
@@ -39,7 +39,7 @@ class Stop:
 
     def __init__(self) -> None:
         self.presses = 0  # since the outermost block began
-        self._taken = False  # somebody has acted on them
+        self._taken = False  # they have been acted on
         self._early = 0  # presses after a cell's request came and before its code began
         self._depth = 0
         self._before: Any = None
@@ -51,17 +51,17 @@ class Stop:
 
     @property
     def wished(self) -> bool:
-        """Whether Stop was pressed and nobody has acted on it yet."""
+        """Whether Stop was pressed and the press has not been taken yet."""
         return self.pressed > 0 and not self._taken
 
     def taken(self) -> bool:
-        """Whether Stop was pressed and nobody has acted on it yet; whoever asks does so now."""
+        """Tell whether Stop was pressed and the press has not been taken yet; the caller takes it, and acts on it."""
         wished = self.wished
         self._taken |= wished
         return wished
 
     def press(self, signum: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT: note it in a block, raise it in the learner's code, else it has come too late."""
+        """Handle SIGINT: note it in a block, raise it in the learner's code; else it has come too late."""
         if self._depth:
             self.presses += 1
         elif _learners(frame):
@@ -99,22 +99,9 @@ class Stop:
 
         return stoppable
 
-    def unstoppable(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Run a function to its end, however often Stop is pressed meanwhile."""
-
-        @functools.wraps(function)
-        def unstopped(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self:
-                try:
-                    return function(*args, **kwargs)
-                finally:
-                    self.taken()
-
-        return unstopped
-
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """A block that no press tears in two: where Stop was pressed in it, KeyboardInterrupt is raised behind it."""
+        """Run a block that no press tears in two: where Stop was pressed, KeyboardInterrupt is raised behind it."""
         with self:
             yield
             wished = self.taken()
@@ -163,7 +150,7 @@ def _in_main_thread() -> bool:
 
 
 def _learners(frame: FrameType | None) -> bool:
-    """Whether code of the learner runs: a cell's, or what it called. Outside IPython all code is.
+    """Tell whether code of the learner runs: a cell's, or what it called. Outside IPython all code is.
 
     So is IPython between two statements of a cell: it takes an interrupt there for the next one's, once its `try`
     has made `to_run`, and while it does not handle another.
@@ -179,7 +166,7 @@ def _learners(frame: FrameType | None) -> bool:
 
 
 def _importer(frame: FrameType | None) -> FrameType | None:
-    """The frame that imports a library, if one is being imported here: broken off, it would stay half imported.
+    """Return the frame that imports a library, if one is being imported here: broken off, it would stay half imported.
 
     A module of the learner's own is broken off like a cell: it may never end.
     """

@@ -1,4 +1,4 @@
-"""`lab.wire`: run a cell, and count what each rank sent to each other one, by the kernel's counters."""
+"""Run a cell, and count what each rank sent to each other one, by the kernel's counters: `lab.wire`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def count(console: Console, code: str) -> Counted:
 
 
 def _settled(console: Console) -> tuple[list[dict[str, Any]], bool, bool]:
-    """The ranks' counters once nothing is under way; whether something still is, or may be, after the time there is.
+    """Return the ranks' counters once nothing is under way; whether something still is, or may be, when time is up.
 
     Nothing is under way once all that was sent has arrived and was read, no thread of Gloo has anything to do (one that
     waits for a processor may send more), and a second look finds nothing more.

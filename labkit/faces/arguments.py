@@ -25,6 +25,12 @@ def text(like: str, *given: object) -> None:
             raise LabError(f"{what}. Put quotes around it, as in {like}.")
 
 
+def quoted(what: str, expressions: Sequence[object]) -> None:
+    """Refuse to draw nothing, or anything but text that the ranks read; `what` says what to give, with a call."""
+    if not expressions or not all(isinstance(expression, str) for expression in expressions):
+        raise LabError(f"Say in quotes {what}.")
+
+
 def against(expressions: Sequence[str], every: int, over: str | Sequence[str] | None, unit: str) -> list[str]:
     """Return for each expression the name of the list to draw it against; none where that is steps."""
     if over is None:
@@ -45,7 +51,7 @@ def against(expressions: Sequence[str], every: int, over: str | Sequence[str] | 
 
 
 def crosses(name: str, value: Any) -> None:
-    """Refuse what would be another thing on the ranks, or nothing at all."""
+    """Refuse a value that would be another thing on the ranks, or nothing at all."""
     if isinstance(value, (list, tuple, dict)):
         for entry in [*value, *value.values()] if isinstance(value, dict) else value:
             crosses(name, entry)

@@ -1,4 +1,4 @@
-"""Between two cells: when something that a widget starts may use the ranks.
+"""Run what a widget starts between two cells, when it may use the ranks.
 
 JupyterLab has a thread of the kernel (a subshell) handle what widgets tell it, while a cell runs in the main one. Two
 cells never run at once; code that a slider starts must not either, or it would change what the cell computes with.
@@ -33,7 +33,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
         kernel.pre_handler_hook()  # as ipykernel does around a cell: Stop is heard from here on
         try:
             action()
-        except KeyboardInterrupt:  # beside the learner's code; nobody above would catch it, and the kernel would end
+        except KeyboardInterrupt:  # beside the learner's code; uncaught, it would end the kernel
             pass
         finally:
             kernel.post_handler_hook()
@@ -42,7 +42,7 @@ def after_the_cell(action: Callable[[], object]) -> None:
 
 
 def in_turn() -> bool:
-    """Whether this is the thread that cells run on, so that what runs here runs beside none."""
+    """Tell whether this is the thread that cells run on, so that what runs here runs beside none."""
     return _kernel() is None or threading.current_thread() is threading.main_thread()
 
 

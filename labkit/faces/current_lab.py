@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 _current: Any = None
+_started: Any = None
 
 
 def running() -> Any:
@@ -12,10 +13,15 @@ def running() -> Any:
     return _current
 
 
-def begin(lab: Any) -> None:
-    """Let this lab be the one that runs."""
-    global _current
-    _current = lab
+def started() -> Any:
+    """Return what `start()` did when it returned that lab."""
+    return _started
+
+
+def begin(lab: Any, started: Any = None) -> None:
+    """Let this lab be the one that runs; `started` tells what `start()` did."""
+    global _current, _started
+    _current, _started = lab, started
 
 
 def end(lab: Any) -> None:

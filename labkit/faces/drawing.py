@@ -1,39 +1,34 @@
-"""Fetch what ranks have kept and draw it: curves, times, bars, histograms, moves. The part of `Lab` that draws."""
+"""Fetch what ranks have kept, and draw it as curves, times and bars: a part of `Lab`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit import content
 from labkit.cluster.console import Console
-from labkit.cluster.engines import Engines
 from labkit.faces import arguments
-from labkit.floor import words
 from labkit.floor.errors import LabError
 
 if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start() should wait
     from labkit.show.bars import Bars
     from labkit.show.curves import Curves
-    from labkit.show.histogram import Histogram
     from labkit.show.times import Times
 
 
 class Drawing:
-    """Draw what ranks have kept in their variables: the part of a lab that draws lists and dicts."""
+    """The part of a lab that fetches what ranks have in their variables, and draws lists and dicts."""
 
-    _console: Console
-    _engines: Engines
-
-    def _live(self) -> Engines:
+    @property
+    def _console(self) -> Console:
         raise NotImplementedError
 
     def pull(self, expression: str) -> list[Any]:
-        raise NotImplementedError
+        """Fetch a value from every rank, index = rank: tensors as numpy arrays, else numbers, text, lists, dicts.
 
-    @property
-    def n(self) -> int:
-        raise NotImplementedError
+        Raises `LabError` where a rank lacks it.
+        """
+        arguments.text('lab.pull("x")', expression)
+        return self._fetched("labkit.rank.agent.pull", expression)
 
     def curves(
         self, *expressions: str, every: int = 1, over: str | Sequence[str] | None = None, unit: str = "",
@@ -64,7 +59,7 @@ class Drawing:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
         arguments.text('lab.curves("losses")', *expressions)
         against = arguments.against(expressions, every, over, unit)
-        only = arguments.ranks(rank, self.n)
+        only = arguments.ranks(rank, self._console.engines.n)
         lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
         pulled = {name: lists[name] for name in expressions}
         of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
@@ -82,17 +77,12 @@ class Drawing:
         from labkit.show.times import Times
         from labkit.theory import gpu_sharing
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes which times to draw: lab.times("readings"), where every rank has a list of seconds.'
-            )
-        self._live()
-        kept = {}
-        for expression in expressions:
-            pulled = self._console.call("labkit.rank.agent.readings", expression)
-            arguments.all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
-            kept[expression] = [seconds for _, seconds in pulled]
-        shared = gpu_sharing.said([m.processor for m in self._engines.members], self._engines.gpu.under_mps)
+        arguments.quoted(
+            'which times to draw: lab.times("readings"), where every rank has a list of seconds', expressions
+        )
+        kept = {expression: self._fetched("labkit.rank.agent.readings", expression) for expression in expressions}
+        engines = self._console.engines
+        shared = gpu_sharing.said([m.processor for m in engines.members], engines.gpu.under_mps)
         return Times(kept, warmup, shared)
 
     def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
@@ -106,49 +96,19 @@ class Drawing:
         """
         from labkit.show.bars import Bars
 
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer).'
-            )
+        arguments.quoted(
+            'what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer)', expressions
+        )
         return Bars({expression: self.pull(expression) for expression in expressions}, formula)
 
-    def histogram(self, *expressions: str) -> Histogram:
-        """Draw how many times each whole number occurs in the ranks' lists: a panel an expression, a bar a rank.
-
-        >>> lab.histogram("staleness")
-        >>> lab.histogram("free", "bounded")     # on one scale
-
-        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
-        """
-        from labkit.show.histogram import Histogram
-
-        if not expressions or not all(isinstance(expression, str) for expression in expressions):
-            raise LabError(
-                'Say in quotes which numbers to count: lab.histogram("staleness"), where a rank has a list of them.'
-            )
-        return Histogram({expression: self._held(expression) for expression in expressions})
-
-    def moves(self, window: str) -> Any:
-        """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
-
-        >>> lab.moves("window")           # %%px: window = open_window(4)
-        >>> lab.moves("window").lost()    # an update that two ranks made of the same number
-
-        Raises `LabError` where a rank has no such window.
-        """
-        arguments.text('lab.moves("window")', window)
-        self._live()
-        told = self._console.call("labkit.rank.agent.pull", f"{window}.told()")
-        if lack := {r: error for r, (error, _) in enumerate(told) if error}:
-            raise LabError(
-                f"{words.ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
-                "In a %%px cell: from workbook.tools.rank.window import open_window; window = open_window(4)."
-            )
-        return content.tool("Moves")([value for _, value in told])
+    def _fetched(self, path: str, expression: str) -> list[Any]:
+        """Call a function of `labkit.rank` that returns an error or a value on every rank, and return the values."""
+        pulled = self._console.call(path, expression)
+        arguments.all_have(expression, {r: error for r, (error, _) in enumerate(pulled) if error})
+        return [value for _, value in pulled]
 
     def _held(self, expression: str, ranks: Sequence[int] | None = None) -> dict[int, Any]:
-        """What each of these ranks has under an expression, without those that lack it."""
-        self._live()
+        """Fetch what each of these ranks has under an expression, without those that lack it."""
         answers = dict(enumerate(self._console.call("labkit.rank.agent.pull", expression)))
         asked = {r: answers[r] for r in (answers if ranks is None else ranks)}
         held = {r: value for r, (error, value) in asked.items() if not error}

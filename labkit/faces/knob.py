@@ -17,7 +17,7 @@ from labkit.show.box import LINES, Box
 from labkit.show.captured import Shown, shown
 from labkit.show.keys import DEAF
 
-# A picture that waits for its successor is faint, but not at once: most are there before anybody looks.
+# A picture that waits for its successor is faint, but not at once: most successors come sooner than an eye notices.
 STYLE = "<style>.labkit-old {opacity: 0.4; transition: opacity 0.2s 0.3s}</style>"
 ERROR = '<div role="alert" style="white-space: pre-wrap; color: var(--jp-error-color1, #c62828)">{}</div>'
 
@@ -82,7 +82,7 @@ class Knob(Box):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the controls say."""
+        """The values that the controls have."""
         return {name: control.value for name, control in self._controls.items()}
 
     def go(self, **values: Any) -> None:
@@ -109,9 +109,8 @@ class Knob(Box):
     def __repr__(self) -> str:
         return f"{self._words(self._at)}\n{self._shown.text}".rstrip()
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        html = f"<div>{escape(self._words(self._at))}</div>{self._shown.html}"
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": html}
+    def _repr_html_(self) -> str:
+        return f"<div>{escape(self._words(self._at))}</div>{self._shown.html}"
 
     def _words(self, values: Mapping[str, Any]) -> str:
         return ", ".join(f"{self._labels.get(name, name)}: {self._say(name, v)}" for name, v in values.items())
@@ -131,9 +130,9 @@ class Knob(Box):
         between_cells.after_the_cell(self._run)
 
     def _run(self) -> bool:
-        """Show what the controls say until they say nothing new; whether it was done here."""
+        """Show what the controls say until they say nothing new, and tell whether it was done in this thread."""
         done = False
-        while self._moved and self._busy.acquire(blocking=False):  # else who holds it will see the move
+        while self._moved and self._busy.acquire(blocking=False):  # else the thread that holds it will see the move
             try:
                 while self._moved:
                     self._moved = False
@@ -161,11 +160,10 @@ class Knob(Box):
 
     def _control(self, name: str, value: Any) -> Any:
         values = self._choices[name]
+        wide = max(len(self._labels.get(n, n)) for n in self._choices) * 0.6 + 1
         look: dict[str, Any] = {
             "description": self._labels.get(name, name),
-            "style": {
-                "description_width": f"{max(len(self._labels.get(n, n)) for n in self._choices) * 0.6 + 1:.0f}em"
-            },
+            "style": {"description_width": f"{wide:.0f}em"},
             "layout": {"width": "32em", "max_width": "98%"},
         }
         options = [(self._say(name, v), v) for v in values]
@@ -188,7 +186,7 @@ class Knob(Box):
 
 
 def _checked(name: str, values: Any) -> list[Any]:
-    """The choices of one control."""
+    """Return the choices of one control, as a list of values that it can say."""
     listing = values.tolist() if type(values).__module__ == "numpy" else values
     if not isinstance(listing, (list, tuple, range)) or not listing:
         raise LabError(f"{name}={values!r} is no list to choose from. Give its values, such as {name}=[1, 2, 4].")
@@ -221,7 +219,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _said(value: Any) -> str:
-    """A value beside its slider.
+    """Write a value beside its slider.
 
     >>> [_said(v) for v in (25, 24_000, 0.1, 1e-5, True, None, "ring")]
     ['25', '24,000', '0.1', '1e-05', 'on', 'none', 'ring']
@@ -234,7 +232,7 @@ def _said(value: Any) -> str:
 
 
 def _failure(error: BaseException) -> Shown:
-    """What went wrong, to be read: what a LabError says, else the error's name and words."""
+    """Show what went wrong: what a LabError says, else the error's name and words."""
     if isinstance(error, KeyboardInterrupt):
         text = "You stopped it. Move the knob to begin again."
     else:

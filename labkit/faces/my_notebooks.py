@@ -1,4 +1,4 @@
-"""The learner's own copies of the lessons, without outputs, and of their scripts: made, renewed, put back.
+"""Make, renew and put back the learner's own copies of the lessons, without outputs, and of their scripts.
 
 A copy in which the learner has changed no cell is renewed when the workbook's version has changed. A changed one is
 never written to: the workbook's new version lies beside it. Outputs, execution counts, widgets' state, tags and empty
@@ -47,14 +47,12 @@ README = f"""\
 
 @dataclass
 class Renewal:
-    """What became of each notebook and script in a learner's folder, by name."""
+    """The names of notebooks and scripts in a learner's folder to which something has happened."""
 
     folder: Path
     made: list[str] = field(default_factory=list)
     renewed: list[str] = field(default_factory=list)
-    current: list[str] = field(default_factory=list)
-    changed: list[str] = field(default_factory=list)  # by the learner alone
-    beside: list[tuple[str, str]] = field(default_factory=list)  # by both, and where the workbook's version lies
+    beside: list[tuple[str, str]] = field(default_factory=list)  # changed by both, and the workbook's version
     removed: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # the learner's; the workbook has no such lesson any more
     notes: list[str] = field(default_factory=list)
@@ -67,13 +65,12 @@ class Renewal:
         if scripts := len(self.made) - len(notebooks):
             lines.append(f"{count(scripts, 'script')} copied to {self.folder}/{SCRIPTS}/.")
         if self.renewed:
-            lines.append(f"Updated, because you had not changed {_them(self.renewed)}: {_listed(self.renewed)}.")
+            them = "them" if len(self.renewed) > 1 else "it"
+            lines.append(f"Updated, because you had not changed {them}: {_listed(self.renewed)}.")
         if self.removed:
-            them = _them(self.removed)
-            lines.append(
-                f"Removed, because the workbook no longer has {them} and you had not changed {them}: "
-                f"{_listed(self.removed)}."
-            )
+            them = "them" if len(self.removed) > 1 else "it"
+            why = f"the workbook no longer has {them} and you had not changed {them}"
+            lines.append(f"Removed, because {why}: {_listed(self.removed)}.")
         lines += [
             f"{mine} has your changes and was kept. The workbook's new version: {new}" for mine, new in self.beside
         ]
@@ -81,16 +78,12 @@ class Renewal:
         return "\n".join([*lines, *self.notes] or [f"Everything in {self.folder}/ is up to date."])
 
 
-def _them(names: Sequence[str]) -> str:
-    return "it" if len(names) == 1 else "them"
-
-
 def _listed(names: Sequence[str]) -> str:
     return listed([name.removesuffix(".ipynb") for name in names])
 
 
 def renew(folder: Path, workbook: Path = WORKBOOK) -> Renewal:
-    """Make a copy of every lesson and script in the folder, or renew those there; what became of each."""
+    """Make a copy of every lesson and script in the folder, or renew those there, and return what has happened."""
     wanted = _lessons(workbook, folder) | _scripts(workbook)
     told = Renewal(folder)
     with _writing(folder):
@@ -106,7 +99,7 @@ def renew(folder: Path, workbook: Path = WORKBOOK) -> Renewal:
 
 
 def put_back(folder: Path, which: str, workbook: Path = WORKBOOK) -> tuple[str, str]:
-    """Put the workbook's version in the place of a copy; its name, and the name under which the learner's is kept.
+    """Put the workbook's version in the place of a copy, and return its name and that of the learner's, which is kept.
 
     `which` is a lesson's number ("02"), its name or its file. The second name is empty where nothing had to be kept.
     """
@@ -128,7 +121,7 @@ RELOAD = "choose File ▸ Reload Notebook from Disk. If JupyterLab asks, choose 
 
 
 def said(name: str, kept: str) -> str:
-    """What `put_back` has done.
+    """Say what `put_back` has done.
 
     >>> said("02-two.ipynb", "02-two.mine-1.ipynb")
     "02-two.ipynb is the workbook's version again. Yours is kept as 02-two.mine-1.ipynb."
@@ -139,7 +132,7 @@ def said(name: str, kept: str) -> str:
 
 
 def find(which: str, names: Sequence[str]) -> str:
-    """The notebook that is meant.
+    """Return the notebook that is meant.
 
     >>> find("2", ["01-one.ipynb", "02-two.ipynb"]), find("02-two", ["01-one.ipynb", "02-two.ipynb"])
     ('02-two.ipynb', '02-two.ipynb')
@@ -153,17 +146,17 @@ def find(which: str, names: Sequence[str]) -> str:
 
 
 def copy_of(folder: Path, which: str, workbook: Path = WORKBOOK) -> str:
-    """The file name of the copy that is meant; raises `LabError` where the workbook has no such notebook."""
+    """Return the file name of the copy that is meant; raises `LabError` where the workbook has no such notebook."""
     return find(which, list(_lessons(workbook, folder)))
 
 
 def is_copies(folder: Path) -> bool:
-    """Whether the folder holds a learner's copies."""
+    """Tell whether the folder holds a learner's copies."""
     return (folder / MADE).is_file()
 
 
 def without_outputs(text: str) -> str:
-    """A notebook's file as its copy begins: no outputs, no execution counts, metadata in the workbook's normal form."""
+    """Return a notebook's file as its copy begins: no outputs or execution counts, metadata in their normal form."""
     notebook = json.loads(text)
     for cell in notebook["cells"]:
         cell["metadata"] = {key: cell["metadata"][key] for key in ("jupyter", "tags") if cell["metadata"].get(key)}
@@ -174,7 +167,7 @@ def without_outputs(text: str) -> str:
 
 
 def digest(text: str) -> str:
-    """A digest of what a learner can change in a notebook: the kind and the source of each cell that is not empty.
+    """Digest what a learner can change in a notebook: the kind and the source of each cell that is not empty.
 
     JupyterLab adds an empty cell where the last one is run with Shift+Enter. Raises ValueError for what is no notebook.
     """
@@ -191,18 +184,14 @@ def digest(text: str) -> str:
 
 def _renew(folder: Path, name: str, text: str, made: dict[str, str], told: Renewal) -> None:
     has, was, wanted = _digest_of(folder / name), made.get(name), _digest(name, text)
-    if has is not None and has not in (was, wanted):
+    if has not in (None, was, wanted):  # the learner's own
         if was == wanted:
-            told.changed.append(name)
             _drop_new(folder, name, wanted, made)
         elif beside := _put_beside(folder, name, text, made):
             told.beside.append((name, beside))
-        else:
-            told.changed.append(name)
         return
     if has == wanted:
         made[name] = wanted
-        told.current.append(name)
     else:
         (told.made if has is None else told.renewed).append(name)
         _copy(folder, name, text, made)
@@ -210,7 +199,7 @@ def _renew(folder: Path, name: str, text: str, made: dict[str, str], told: Renew
 
 
 def _let_go(folder: Path, name: str, made: dict[str, str], told: Renewal) -> None:
-    """The workbook has no such lesson any more: what the learner has not changed goes."""
+    """Remove the copy of a lesson that the workbook no longer has, unless the learner has changed it."""
     was, has = made.pop(name), _digest_of(folder / name)
     if has == was:
         (folder / name).unlink()
@@ -221,7 +210,7 @@ def _let_go(folder: Path, name: str, made: dict[str, str], told: Renewal) -> Non
 
 
 def _put_beside(folder: Path, name: str, text: str, made: dict[str, str]) -> str:
-    """Where the workbook's version lies beside the learner's; empty where the learner has done away with it."""
+    """Put the workbook's version beside the learner's and return its name; empty where the learner has removed it."""
     for number in itertools.count(1):
         stem, dot, kind = name.rpartition(".")
         new = f"{stem}.new{'' if number == 1 else f'-{number}'}{dot}{kind}"
@@ -247,7 +236,7 @@ def _drop_new(folder: Path, name: str, wanted: str, made: dict[str, str]) -> Non
 
 
 def _lesson_of(new: str) -> str:
-    """The notebook or script beside which a new version lies; empty for a name of another kind.
+    """Return the notebook or script beside which a new version lies; empty for a name of another kind.
 
     >>> _lesson_of("02-two.new.ipynb"), _lesson_of("02-two.new-3.ipynb"), _lesson_of("02-two.ipynb")
     ('02-two.ipynb', '02-two.ipynb', '')
@@ -272,12 +261,12 @@ def _keep(copy: Path) -> str:
 
 
 def _digest(name: str, text: str) -> str:
-    """The digest of a notebook's cells, or of all of a script."""
+    """Digest a notebook's cells, or all of a script."""
     return digest(text) if name.endswith(".ipynb") else hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest_of(file: Path) -> str | None:
-    """The digest of a file; None where there is none, and a word that no digest is for one that cannot be read."""
+    """Digest a file; None where there is none, and a word that no digest is for one that cannot be read."""
     try:
         return _digest(file.name, file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -290,7 +279,7 @@ def _digest_of(file: Path) -> str | None:
 
 
 def _lessons(workbook: Path, folder: Path) -> dict[str, str]:
-    """Every notebook of the workbook as its copy begins, by file name."""
+    """Return every notebook of the workbook as its copy begins, by file name."""
     if not (workbook / FIRST).is_file():
         raise LabError(
             f"The workbook's notebooks are not beside labkit (there is no {workbook / FIRST}). "
@@ -304,7 +293,7 @@ def _lessons(workbook: Path, folder: Path) -> dict[str, str]:
 
 
 def _scripts(workbook: Path) -> dict[str, str]:
-    """Every script of the workbook, by its name in the folder."""
+    """Return every script of the workbook, by its name in the folder."""
     return {f"{SCRIPTS}/{f.name}": f.read_text(encoding="utf-8") for f in sorted((workbook / SCRIPTS).glob("*.py"))}
 
 
@@ -322,7 +311,7 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _made(folder: Path) -> dict[str, str]:
-    """What each copy was made from; nothing where that is not known any more."""
+    """Return what each copy was made from; nothing where that is not known any more."""
     try:
         known: Any = json.loads((folder / MADE).read_text(encoding="utf-8"))["made from"]
         return {name: str(made) for name, made in known.items() if name.removeprefix(f"{SCRIPTS}/") == Path(name).name}

@@ -1,4 +1,4 @@
-"""What `%%px` and its kin say while there are no ranks. Imports nothing that the learner has not imported."""
+"""Let `%%px` and the other magics say why there are no ranks. Imports nothing that the learner has not imported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAGICS = ("px", "flow", "late")
 
 
 def explain(why: str, instead: bool = False) -> None:
-    """Let the magics say in a notebook why they cannot run; `instead` takes the place of magics that are there."""
+    """Let a notebook's magics say why they cannot run, with `instead` in place of those that are there."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     if shell is None:
@@ -30,13 +30,13 @@ def explain(why: str, instead: bool = False) -> None:
 
 
 def no_lab(result: Any) -> None:
-    """Say behind a NameError for `lab` what makes it."""
+    """Say after a NameError for `lab` what makes it."""
     if isinstance(result.error_in_exec, NameError) and result.error_in_exec.name == "lab":
         print("lab is what start() returns. Run the cell with lab = start() first.")
 
 
 def after(error: BaseException) -> str:
-    """Why there are no ranks after a start that ended with this error."""
+    """Say why there are no ranks after a start that ended with this error."""
     if isinstance(error, LabError):
         return f"There are no ranks, since start() failed: {error}"
     what = "was stopped" if isinstance(error, KeyboardInterrupt) else f"failed ({type(error).__name__}: {error})"

@@ -1,4 +1,4 @@
-"""What a learner has done, kept in a folder on this machine: a small JSON file, and every attempt as a .py file.
+"""Keep what a learner has done in a folder on this machine: a small JSON file, and every attempt as a .py file.
 
 The folder is $LABKIT_PROGRESS, else my-work/ beside the learner's notebooks, else ~/.local/share/collectives-workbook/.
 Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
@@ -26,7 +26,7 @@ ABOUT = (
 
 
 def folder() -> Path:
-    """Where progress is kept; the folder need not exist yet."""
+    """Return the folder where progress is kept; it need not exist yet."""
     named = os.environ.get(FOLDER)
     if named:
         return Path(named)
@@ -37,10 +37,11 @@ def folder() -> Path:
 
 
 def read() -> dict[str, dict[str, Any]]:
-    """What is known of every exercise, by name: "state", "checks", "hints", "shown", "attempts", and "solved",
-    the number of the last attempt that was right, with "inputs", on how many; "best", as `grading.score` keeps it.
+    """Return what is known of every exercise, by name.
 
-    A file that cannot be read is kept aside under another name, and the attempts beside it still count.
+    That is "state", "checks", "hints", "shown", "attempts"; "solved", the number of the last attempt that was right,
+    with "inputs", on how many; "best", as `grading.score` keeps it. A file that cannot be read is kept aside under
+    another name, and the attempts beside it still count.
     """
     known = _content()["exercises"]
     for name, numbers in _attempts().items():
@@ -51,33 +52,31 @@ def read() -> dict[str, dict[str, Any]]:
 
 
 def predicted() -> dict[str, dict[str, Any]]:
-    """What was chosen first of every prediction that was answered, by name: "first", and whether it was "right"."""
+    """Return the first choice of every prediction that was answered, by name: "first", and whether it was "right"."""
     return _content()["predictions"]
 
 
 def planned() -> dict[str, float]:
-    """For each job that was planned the least that a plan took, in times of the best one's time."""
+    """Return for each job that was planned the least that a plan took, in times of the best one's time."""
     return {job: float(facts["least"]) for job, facts in _content()["plans"].items() if "least" in facts}
 
 
 def plan(job: str, ratio: float) -> None:
     """Write down what a plan took, in times of the best one's time, if no earlier one took less."""
     with files.alone(folder()):
-        known = planned()
-        if ratio < known.get(job, float("inf")):
-            _keep(read(), predicted(), {**known, job: ratio})
+        if ratio < planned().get(job, float("inf")):
+            _keep("plans", job, {"least": ratio})
 
 
 def predict(name: str, choice: str | float, right: bool) -> None:
     """Write down the choice of a prediction, unless it was answered before: the first one counts."""
     with files.alone(folder()):
-        known = predicted()
-        if name not in known:
-            _keep(read(), {**known, name: {"first": choice, "right": right}}, planned())
+        if name not in predicted():
+            _keep("predictions", name, {"first": choice, "right": right})
 
 
 def _content() -> dict[str, dict[str, dict[str, Any]]]:
-    """What is in the file, where it can be read: the exercises' facts, the predictions' and the plans'."""
+    """Return what is in the file, where it can be read: the exercises' facts, the predictions' and the plans'."""
     file = folder() / "progress.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -96,7 +95,7 @@ def _content() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts as this version knows them; others stay as they are."""
+    """Make facts what this version knows; others stay as they are."""
     state = facts.get("state")
     numbers = {key: int(facts.get(key, 0)) for key in ("checks", "hints")}
     best = facts.get("best")
@@ -106,26 +105,23 @@ def _sound(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def change(name: str, **facts: Any) -> dict[str, Any]:
-    """Write down what is new about an exercise; all that is known of it now."""
+    """Write down what is new about an exercise, and return all that is known of it now."""
     with files.alone(folder()):
-        known = read()
-        mine = {"state": "not attempted", "checks": 0, "hints": 0, **known.get(name, {}), **facts}
-        known[name] = mine
-        _keep(known, predicted(), planned())
+        mine = {"state": "not attempted", "checks": 0, "hints": 0, **read().get(name, {}), **facts}
+        _keep("exercises", name, mine)
     return mine
 
 
-def _keep(
-    exercises: dict[str, dict[str, Any]], predictions: dict[str, dict[str, Any]], plans: dict[str, float]
-) -> None:
-    content: dict[str, Any] = {"about": ABOUT, "version": 1, "exercises": exercises, "predictions": predictions}
-    if plans:
-        content["plans"] = {job: {"least": ratio} for job, ratio in plans.items()}
+def _keep(part: str, name: str, facts: dict[str, Any]) -> None:
+    """Write down the facts of one exercise, prediction or plan, beside those of the others."""
+    known = {**_content(), "exercises": read()}
+    known[part][name] = facts
+    content = {"about": ABOUT, "version": 1, **{kind: all_ for kind, all_ in known.items() if all_ or kind != "plans"}}
     _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def save(name: str, cell: str) -> int:
-    """Keep the source of an attempt, unless it is the same as the last one; the number that it is kept under."""
+    """Keep the source of an attempt, unless it is the same as the last one, and return the number that it has."""
     number = max(_attempts().get(name, [0]))
     if cell and cell != last(name):
         number += 1
@@ -134,12 +130,12 @@ def save(name: str, cell: str) -> int:
 
 
 def last(name: str) -> str:
-    """The source of the last attempt; empty where there is none."""
+    """Return the source of the last attempt; empty where there is none."""
     return _source(name, max(_attempts().get(name, [0])))
 
 
 def mine(name: str) -> tuple[str, bool]:
-    """The source of the learner's own solution, else of the last attempt, and whether it is the solution."""
+    """Return the source of the learner's own solution, else of the last attempt, and whether it is the solution."""
     solution = _source(name, read().get(name, {}).get("solved", 0))
     return solution or last(name), bool(solution)
 
@@ -152,7 +148,7 @@ def _source(name: str, number: int) -> str:
 
 
 def _attempts() -> dict[str, list[int]]:
-    """The numbers of the attempts that are kept, by exercise."""
+    """Return the numbers of the attempts that are kept, by exercise."""
     found: dict[str, list[int]] = {}
     for file in folder().glob("*-*.py") if folder().is_dir() else ():
         name, _, number = file.stem.rpartition("-")
@@ -162,7 +158,7 @@ def _attempts() -> dict[str, list[int]]:
 
 
 def _write(file: Path, text: str) -> None:
-    """All or nothing: the file is never half written. A disk that takes nothing is no error, but a sentence."""
+    """Write all of a file or nothing. A disk that takes nothing is no error, but a sentence."""
     try:
         files.write(file, text)
     except OSError as error:

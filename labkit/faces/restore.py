@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import ipywidgets
 
@@ -19,7 +18,7 @@ SESSION = "JPY_SESSION_NAME"  # Jupyter's server tells a kernel in it which note
 
 
 def put_back(notebook: str = "") -> PutBack:
-    """A button that puts this notebook back to the workbook's version, or the one that you name.
+    """Return a button that puts this notebook back to the workbook's version, or the one that you name.
 
     >>> put_back("02")
     A button that puts 02-send-and-receive.ipynb back. In a terminal: make back NOTEBOOK=02
@@ -50,7 +49,7 @@ class PutBack(Box):
         self._choice = ipywidgets.HBox([self._yes, self._no])
         self._said = ipywidgets.HTML()
         self._ask.on_click(lambda _: self._open())
-        self._yes.on_click(lambda _: self._pressed())
+        self._yes.on_click(lambda _: self.attempt(self.confirm, self._said))
         self._no.on_click(lambda _: self._close(""))
         super().__init__([ipywidgets.HTML(DEAF), self._ask, self._said, self._choice])
         self._close("")
@@ -70,14 +69,8 @@ class PutBack(Box):
         self._ask.layout.display = "none"
         return told
 
-    def _pressed(self) -> None:
-        try:
-            self.confirm()
-        except LabError as error:
-            self._said.value = escape(str(error))
-
     def _version(self) -> tuple[int, int] | None:
-        """What tells one saved state of the notebook's file from the next."""
+        """Return what tells one saved state of the notebook's file from the next."""
         try:
             file = (self._folder / self._name).stat()
         except OSError:
@@ -101,6 +94,3 @@ class PutBack(Box):
         first, _, _ = self._name.partition("-")
         number = first if first.isdigit() else Path(self._name).stem
         return f"A button that puts {self._name} back. In a terminal: make back NOTEBOOK={number}"
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self)}

@@ -19,7 +19,7 @@ from labkit.theory.cells import Cell, lacking, once
 from labkit.theory.program import Program, command, program
 
 OURS = "# Written by lab.script, which writes over this file only while nobody has changed it: "  # and a digest
-HIDES = {*sys.stdlib_module_names, "torch", "numpy", "labkit", "IPython"}  # modules that a program must not be named as
+HIDES = {*sys.stdlib_module_names, "torch", "numpy", "labkit", "IPython"}  # modules whose names a program must not have
 
 
 def write(
@@ -36,7 +36,7 @@ def write(
 
 
 def _said(file: str, made: Program, n: int, lacks: dict[str, Cell]) -> str:
-    """What was written, what was not, and how to run it."""
+    """Say what was written, what was not, and how to run it."""
     numbers = list(dict.fromkeys(f"[{cell.number}]" for cell in made.cells if cell.number))
     which = f"cell{'s' * (len(numbers) > 1)} {listed(numbers)}" if numbers else "your cells"
     run = command(file, n).replace("torchrun", _torchrun(), 1)
@@ -54,14 +54,14 @@ def _said(file: str, made: Program, n: int, lacks: dict[str, Cell]) -> str:
 
 
 def _torchrun() -> str:
-    """This environment's torchrun, as one calls it in the notebook's folder: by a path if its name is not enough."""
+    """Return how this environment's torchrun is called in the notebook's folder: by a path if its name will not do."""
     own = Path(sys.executable).with_name("torchrun")
     known = shutil.which("torchrun") == str(own) or not own.exists()
     return "torchrun" if known else shlex.quote(min(os.path.relpath(own, progress.HERE), str(own), key=len))
 
 
 def _path(file: str) -> Path:
-    """Where the file is: beside the notebook, unless a folder is named."""
+    """Return where the file is: beside the notebook, unless a folder is named."""
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         name = "".join(c if c.isalnum() else "_" for c in path.stem) or "mean"
@@ -75,7 +75,7 @@ def _path(file: str) -> Path:
 
 
 def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) -> Sequence[Cell]:
-    """The cells of these numbers, as they ran; or each once, of the last so many notebook's cells or of all."""
+    """Choose the cells of these numbers, as they ran; or each once, of the last so many notebook's cells or of all."""
     if not ran:
         raise LabError("No cell has run on the ranks yet. Run a %%px cell first.")
     numbers = list(dict.fromkeys(cell.number for cell in ran))
@@ -99,7 +99,7 @@ def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) 
 
 
 def _theirs(text: str) -> str:
-    """Why a program is the learner's own; "" where it is as `write` left it."""
+    """Say why a program is the learner's own; "" where it is as `write` left it."""
     body, ours, mark = text.rpartition(OURS)
     if ours and mark.strip() == _digest(body):
         return ""

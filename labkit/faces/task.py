@@ -1,4 +1,4 @@
-"""An exercise in a learner's hands: a card with a check, hints, the solution, one's own attempt; and the progress."""
+"""Let a learner check an exercise, get hints, the solution, or an earlier attempt back; and show the progress."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Task:
-    """An exercise and what one does with it; it displays itself as a card.
+    """An exercise and the actions on it; it displays itself as a card.
 
     >>> lab.exercise("ring_shift")
     >>> lab.exercise("ring_shift").hint()
@@ -58,7 +58,7 @@ class Task:
         return _played(self._console, self._exercise)
 
     def hint(self) -> Note:
-        """The next hint, with those before it."""
+        """Show the next hint, with those before it."""
         hints = self._exercise.hints
         if not hints:
             return Note("This exercise has no hints.")
@@ -72,7 +72,7 @@ class Task:
         return Note("\n\n".join(lines))
 
     def solution(self) -> Note:
-        """One way to solve it, put into a new cell. Check an attempt of your own first."""
+        """Put one way to solve it into a new cell. Check an attempt of your own first."""
         name = self._name
         if not self._known.get("checks"):
             return Note(
@@ -83,7 +83,7 @@ class Task:
         return Note(f"One way to write `{name}`. Compare it with yours ({how('mine', name)}).", self._exercise.answer)
 
     def mine(self) -> Note:
-        """Your solution, or your last attempt, put into a new cell: every check keeps one on this machine."""
+        """Put your solution, or your last attempt, into a new cell: every check keeps one on this machine."""
         cell, solved = progress.mine(self._name)
         if not cell:
             return Note(f"No attempt at `{self._name}` is kept. Every {how('check', self._name)} keeps one.")
@@ -112,7 +112,7 @@ class Task:
 
 
 def how(action: str, name: str) -> str:
-    """The code of an action on an exercise, as the learner types it."""
+    """Return the code of an action on an exercise, as the learner types it."""
     return f'`lab.check("{name}")`' if action == "check" else f'`lab.exercise("{name}").{action}()`'
 
 
@@ -120,7 +120,7 @@ def check(console: Console, name: str, means: Any = None, seed: int | None = Non
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
     exercise = wanted(name, means, **options)
     line, began = Progress(2.0), time.monotonic()
-    number = 0  # of the attempt; the stub is nobody's, nor is the specimen as it was given
+    number = 0  # of the attempt; the stub is none, nor is the specimen as it was given
     untouched = copied = False
 
     def saw(cell: str) -> None:
@@ -154,7 +154,7 @@ def check(console: Console, name: str, means: Any = None, seed: int | None = Non
 
 
 def _played(console: Console, exercise: Exercise) -> Beside | Note:
-    """Both functions' messages on the card's input; a note where there is nothing to play."""
+    """Play both functions' messages on the card's input, or note why there is nothing to play."""
     from labkit.cluster.reference_run import beside
     from labkit.show.message_diff import Beside
 
@@ -194,7 +194,7 @@ def use(console: Console, names: Sequence[str]) -> Note:
 
 
 def _use(console: Console, exercise: Exercise) -> str:
-    """Give the ranks one function; which one, in a sentence."""
+    """Give the ranks one function, and say which one in a sentence."""
     name = exercise.name
     cell, solved = progress.mine(name)
     why = ""
@@ -210,7 +210,7 @@ def _use(console: Console, exercise: Exercise) -> str:
 
 
 def _given(console: Console, name: str, source: str, whose: str) -> str:
-    """Let all ranks define a function; why it cannot be used there, empty where it can."""
+    """Let all ranks define a function, and return why it cannot be used there, empty where it can."""
     cell = defined_names.use(source, whose)
     why = next(filter(None, console.call("labkit.rank.definitions.define", cell, name)), "")
     if not why:
@@ -219,13 +219,13 @@ def _given(console: Console, name: str, source: str, whose: str) -> str:
 
 
 def _definitions(cell: str, name: str) -> str:
-    """What an attempt's cell defines, without what it does beside that: its calls, its prints."""
+    """Return what an attempt's cell defines, without what it does beside that: its calls, its prints."""
     first, _, rest = cell.partition("\n")
     return definitions.only(TransformerManager().transform_cell(rest if first.startswith("%%") else cell), name)
 
 
 def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
-    """The exercise of this name, or one that is made of what the learner says that a function means."""
+    """Return the exercise of this name, or one that is made of what the learner says that a function means."""
     if callable(name):
         mine = getattr(name, "__name__", "my_function")
         raise LabError(
@@ -248,7 +248,7 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
 
 
 def overview(lesson: str | int | None = None) -> ProgressTable:
-    """All exercises, or those of a lesson, and how each stands."""
+    """Show all exercises, or those of a lesson, and how each stands."""
     number = f"{lesson:02}" if isinstance(lesson, int) else lesson
     chosen = [e for e in exercises.every().values() if number in (None, e.lesson)]
     if not chosen:
@@ -267,7 +267,7 @@ def overview(lesson: str | int | None = None) -> ProgressTable:
 
 
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
-    """What to do now, in a sentence."""
+    """Say what to do now, in a sentence."""
     name = exercise.name
     if state == "right":
         solved = {n for n, facts in progress.read().items() if facts["state"] == "solved"}
@@ -287,7 +287,7 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
 
 
 def _cells() -> list[str]:
-    """The cells that the notebook has run, as they were typed."""
+    """Return the cells that the notebook has run, as they were typed."""
     shell = get_ipython()
     history = None if shell is None else shell.history_manager
     return [] if history is None else list(history.input_hist_raw)

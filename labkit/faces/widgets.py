@@ -1,11 +1,10 @@
-"""A question to answer before the ranks do, made of ipywidgets: a prediction that can be locked in.
+"""Ask a question to answer before the ranks do, as a widget: a prediction that can be locked in.
 
 It works without a front end, so that tests and unattended runs can drive it.
 """
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 import ipywidgets
@@ -51,28 +50,23 @@ class Predict(Box):
         found = predictions.find(prediction) if isinstance(prediction, str) else prediction
         self._ours = predictions.every().get(found.name) is found  # one of the workbook's, whose answers count
         self._prediction = found.on(current_lab.backend())
-        self._choice: str | float | None = None
+        self.choice: str | float | None = None  # the option or the number that was locked in
         self._shown = self._late = False  # the answer, folded away: now, and when the choice was locked in
         self._said = ipywidgets.HTML()
         self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
-        self._button.on_click(lambda _: self._press())
+        self._button.on_click(lambda _: self.attempt(lambda: self.lock(self._field.value), self._said))
         self._field, shown = self._options() if self._prediction.options else self._number()
         keys = DEAF if self._prediction.options else ENTER_GOES_ON
         question = ipywidgets.HTML(asked(self._prediction) + keys + LINES + WRAPPED)
         super().__init__([question, shown, self._button, self._said])
         self.add_class("labkit-predict")
 
-    @property
-    def choice(self) -> str | float | None:
-        """The option or the number that was locked in; None as long as none is."""
-        return self._choice
-
     def lock(self, choice: str | float) -> None:
         """Lock in an option by its letter or its words, or a number; it cannot be changed afterwards."""
         understood = self._prediction.choice(choice)
-        if self._choice is not None:
+        if self.choice is not None:
             raise LabError("This prediction is already locked in. Run its cell again to give a new answer.")
-        self._choice, self._late = understood, self._shown
+        self.choice, self._late = understood, self._shown
         if self._ours:
             progress.predict(self._prediction.name, understood, self._prediction.is_right(understood))
         words = self._prediction.words(understood)
@@ -87,7 +81,7 @@ class Predict(Box):
         """Hold what was locked in against the answer; where nothing was, the answer is folded away."""
         first = progress.predicted().get(self._prediction.name, {}).get("first") if self._ours else None
         self._shown = True
-        return Answer(self._prediction, self._choice, first, self._late)
+        return Answer(self._prediction, self.choice, first, self._late)
 
     def _options(self) -> tuple[Any, Any]:
         wide = ipywidgets.Layout(width="max-content", max_width="100%")
@@ -101,22 +95,11 @@ class Predict(Box):
         field = ipywidgets.Text(description="Your answer", placeholder="a number", continuous_update=False)
         return field, ipywidgets.HBox([field, ipywidgets.Label(self._prediction.unit)])
 
-    def _press(self) -> None:
-        try:
-            self.lock(self._field.value)
-        except LabError as error:
-            self._said.value = escape(str(error))
-
     def _picked(self, change: dict[str, Any]) -> None:
-        self._button.disabled = change["new"] is None or self._choice is not None
-
-    @property
-    def _static(self) -> Question:
-        return Question(self._prediction, self._choice)
+        self._button.disabled = change["new"] is None or self.choice is not None
 
     def __repr__(self) -> str:
-        return repr(self._static)
+        return repr(Question(self._prediction, self.choice))
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        static = {"text/plain": repr(self._static), "text/html": self._static._repr_html_()}
-        return {**super()._repr_mimebundle_(**kwargs), **static}
+    def _repr_html_(self) -> str:
+        return Question(self._prediction, self.choice)._repr_html_()

@@ -1,4 +1,4 @@
-"""What can go wrong for a learner, each ending with what to do next. Imports nothing of labkit."""
+"""Name what can go wrong for a learner; each message ends with what to do next. Imports nothing of labkit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ class LabError(Exception):
     """Something a learner can mend; the message ends with the next action."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython prints: the message alone, since the frames are labkit's and not the learner's."""
+        """Return what IPython prints: the message alone, since the frames are labkit's and not the learner's."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -44,7 +44,7 @@ class CellError(LabError):
         self.notes = notes or []
 
     def _render_traceback_(self) -> list[str]:
-        """The learner's lines on the rank, the cause, then what became of the others."""
+        """Return the learner's lines on the rank, the cause, then what became of the others."""
         lines = self.traceback.splitlines() + super()._render_traceback_()
         lines += [f"  · {note}" for note in self.notes]
         return lines

@@ -1,4 +1,4 @@
-"""File descriptors for the lab's own work, in a process that has opened as many files as it may, or closed its own."""
+"""Keep file descriptors for the lab, in a process that has opened as many files as it may, or closed its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ STANDARD = (0, 1, 2)  # input, output and errors: what is opened next takes the 
 
 
 def spare(who: str, instead: str = "") -> None:
-    """Let this process open some more files: it raises its own soft limit where that is reached.
+    """Let this process open some more files, by its own soft limit where that is reached.
 
-    Where it cannot, there is a LabError about `who` it is, and `instead` says what to do.
+    Raises `LabError` where it cannot: `who` it is, and what to do `instead`.
     """
     put_back()
     while not _openable():
@@ -28,7 +28,7 @@ def spare(who: str, instead: str = "") -> None:
 
 
 def put_back() -> None:
-    """Open the standard descriptors that somebody has closed, on nothing: else C code would write into a socket."""
+    """Open the standard descriptors that were closed, on nothing: else C code would write into a socket."""
     for fd in STANDARD:
         try:
             os.fstat(fd)
@@ -40,7 +40,7 @@ def put_back() -> None:
 
 
 def _openable() -> bool:
-    """Whether so many more files can be open."""
+    """Tell whether so many more files can be open."""
     held: list[int] = []
     try:
         held.extend(os.dup(STANDARD[0]) for _ in range(NEEDED))

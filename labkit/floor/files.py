@@ -14,7 +14,7 @@ MARK = "<!-- written by labkit"  # how a page begins that `save_page` may write 
 
 
 def write(file: Path, text: str) -> None:
-    """Give the file this text; whoever reads it meanwhile sees the old text or the new one. Raises OSError."""
+    """Give the file this text; a reader meanwhile sees the old text or the new one. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
     half = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
     try:
@@ -28,7 +28,7 @@ def write(file: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Two programs may write in a folder at once: one after the other, where the system can lock files."""
+    """Let programs write in a folder one after the other, where the system can lock files."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError, OSError):
             import fcntl
@@ -63,7 +63,7 @@ def save(path: Path, text: str, how: str, theirs: Callable[[str], str], overwrit
 
 
 def page(title: str, style: str, body: str) -> str:
-    """A page of HTML to print, as `save_page` saves it."""
+    """Return a page of HTML to print, as `save_page` saves it."""
     head = f"<meta charset='utf-8'><title>{title}</title><style>{style}</style>"
     return f"{MARK} --><!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
 

@@ -1,4 +1,4 @@
-"""The private names of ipykernel, ipyparallel and ipywidgets, each once, under a name that says what it means.
+"""Name the private names of ipykernel, ipyparallel and ipywidgets, each once, by what it means.
 
 A rank uses some and the notebook others: this lies under everything, and imports none of the three. Their public names
 do not reach what is needed; each function says what for. Where a newer version has a name no more, or means something

@@ -1,4 +1,4 @@
-"""Which machine this is, as far as process numbers go; it imports nothing."""
+"""Tell where process numbers mean the same processes. Imports nothing of labkit."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 
 def here() -> str:
-    """Where a process number means the same process as it does here: the machine since it was booted, the pid namespace
-    (a container has its own), and the host's name.
+    """Name the machine since it was booted, the PID namespace (a container has its own), and the host.
 
-    Two ranks whose numbers are equal are the same process only where this is equal, too.
+    Two ranks whose process numbers are equal are the same process only where this is equal, too.
     """
     try:
         booted = _booted()
@@ -24,5 +23,5 @@ def here() -> str:
 
 @functools.cache
 def _booted() -> str:
-    """What the kernel calls this start of the machine; OSError where there is no /proc."""
+    """Return the kernel's name for this start of the machine; OSError where there is no /proc."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

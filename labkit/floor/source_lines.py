@@ -1,4 +1,4 @@
-"""The line that code is in, and interrupting it in one. Imports nothing of labkit.
+"""Find the line that code is in, and interrupt code in a line. Imports nothing of labkit.
 
 Python 3.11 knows no line for the jump at the end of a loop whose last statement is an `if`, and such a loop is always
 found there: nothing else in it lets another thread, or a signal, have its turn.
@@ -27,7 +27,7 @@ LIBRARY = _library()
 
 
 def line(frame: FrameType) -> int:
-    """The line that a frame is in; where Python knows none, that of the last instruction before that has one."""
+    """Return the line that a frame is in; where Python knows none, that of the last instruction before that has one."""
     if frame.f_lineno:
         return frame.f_lineno
     found = frame.f_code.co_firstlineno

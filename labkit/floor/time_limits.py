@@ -1,4 +1,4 @@
-"""For how long one process waits for another, in seconds: each limit once, with its reason.
+"""Say for how long one process waits for another, in seconds: each limit once, with its reason.
 
 `labkit.cluster.reaper` and `workbook.tools.rank.child_command` keep theirs: they import nothing of labkit.
 """
@@ -10,7 +10,7 @@ RANKS_LOOK = 0.25  # between two looks at ranks that have not finished
 AGENT_ANSWERS = 1.0  # in which an agent answers, however busy the machine
 AGENT_GLANCE = 0.2  # in which an idle machine's agent answers; a later answer is heard by the next look
 RECORDS_COME = 5.0  # in which ranks tell all that they recorded of a cell, which can be long
-DEADLOCK_SURE = 1.0  # without a byte or a step: a wait that nobody can end is then a deadlock
+DEADLOCK_SURE = 1.0  # without a byte or a step: a wait that no rank can end is then a deadlock
 LIBRARY_IMPORT = 60.0  # for which a wait does not count while another rank imports a library, on a busy machine slowly
 ASLEEP = 3.0  # without a look: this process stood still, as a laptop that slept, and its ranks too
 RANKS_SETTLE = 1.0  # in which ranks that go from call to call come to rest before their sockets are shut
@@ -21,7 +21,7 @@ SILENT_ENDED = 1.8  # without an answer, after which a rank is ended when its ce
 ERROR_TOLD = 10.0  # in which a rank that has left its cell answers: it tells of its error, on a busy machine slowly
 PROCESS_ENDS = 5.0  # in which a process ends that was told to, or killed
 BROKEN_OFF = 1.0  # within which the lab has broken off every rank: what one raises then is not the learner's
-MISMATCH_GATHERED = 0.5  # that whoever has found a mismatch waits for ranks that have not come, to name all of them
+MISMATCH_GATHERED = 0.5  # that a rank which has found a mismatch waits for those that have not come, to name all
 CALL_WITHDRAWN = 0.02  # after which a call that torch refuses has been taken back
 TASKS_CANCELLED = 1.0  # in which what a failed cell has begun is over once it is cancelled
 OUTPUT_DRAINS = 0.5  # in which what a program wrote comes through its pipe, where no program writes on
@@ -42,12 +42,12 @@ DEFINITIONS_BACK = 30.0  # in which the definitions of earlier cells are made ag
 NAME_FOUND = 10.0  # in which the ranks say whether they have a name
 KERNELS_OVER = 0.6  # in which kernels are over before a rank is ended that shares its GPU under MPS
 GPU_ANSWERS = 0.3  # in which CUDA says whether it still computes for a process
-GPU_CATCHES_UP = 0.2  # that the GPU has to come to what is enqueued, once somebody asks; who shares it takes turns
+GPU_CATCHES_UP = 0.2  # that the GPU has to come to what is enqueued, once it is asked; ranks that share it take turns
 
 # -- starting and ending a lab ------------------------------------------------------------------------------------
 
 TURN_LOOK = 0.1  # between two looks at which labs start before this one
-TURN_MOVES = 20.0  # in which one of those before has started: one that hangs delays nobody for longer
+TURN_MOVES = 20.0  # in which one of those before has started: one that hangs delays no other for longer
 NVIDIA_SMI = 10.0  # in which nvidia-smi tells of memory; it loads the driver first
 NVIDIA_SMI_LINKS = 30.0  # in which it tells how GPUs are linked
 ENGINES_UP = 60.0  # in which everything is up, on a laptop that does much else

@@ -1,4 +1,4 @@
-"""When something happened: seconds on a clock that nobody sets, and how far apart two machines' clocks are.
+"""Tell when something happened: seconds on a clock that is never set, and how far apart two machines' clocks are.
 
 The clock on the wall jumps: a laptop that slept, NTP, an administrator. The processes of a machine share one that does
 not, on Linux CLOCK_MONOTONIC, and its moments are compared as they are. Another machine's has another beginning: only
@@ -23,7 +23,7 @@ LOOKS = 20
 
 
 def wall() -> float:
-    """What makes a moment of this process seconds since 1970, as the clock on the wall stands now.
+    """Return what makes a timestamp of this process seconds since 1970, as the clock on the wall stands now.
 
     Between the two clocks the process may have to wait for a processor: of several looks the closest counts.
     """
@@ -39,12 +39,12 @@ def wall() -> float:
 
 
 def clock() -> tuple[str, float]:
-    """What goes with a moment that is told to another process: whose clock it is of, and `wall`."""
+    """Return what goes with a timestamp that another process is told: the name of its clock, and `wall`."""
     return pid_namespace.here(), wall()
 
 
 def apart(clock: Sequence[Any], other: Sequence[Any]) -> float:
-    """What makes a moment of the one clock a moment of the other.
+    """Return what makes a timestamp of the one clock one of the other.
 
     >>> apart(("here", 100.0), ("here", 3700.0)), apart(("there", 100.0), ("here", 90.0))
     (0.0, 10.0)

@@ -1,4 +1,4 @@
-"""How labkit says ranks, lists, seconds and bytes: one way for every room. Imports nothing of labkit."""
+"""Say ranks, lists, seconds and bytes, in one way for every room. Imports nothing of labkit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def ranks(which: Iterable[int]) -> str:
 
 
 def spans(numbers: Iterable[int], comma: str = ",") -> str:
-    """Numbers in short; three or more in a row as a span.
+    """Write numbers in short; three or more in a row as a span.
 
     >>> spans([7, 0, 1, 2, 3]), spans([0, 1])
     ('0–3,7', '0,1')
@@ -38,7 +38,7 @@ def spans(numbers: Iterable[int], comma: str = ",") -> str:
 
 
 def listed(items: Sequence[str], last: str = "and") -> str:
-    """Things in a row.
+    """Write things in a row.
 
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"], "or")
     ('a', 'a and b', 'a, b or c')
@@ -47,7 +47,7 @@ def listed(items: Sequence[str], last: str = "and") -> str:
 
 
 def alike(texts: Mapping[int, Same]) -> dict[Same, list[int]]:
-    """The ranks that say the same, or have the same value, in the order of their first.
+    """Group the ranks that say the same, or have the same value, in the order of their first.
 
     >>> alike({0: "hi", 1: "ho", 2: "hi"})
     {'hi': [0, 2], 'ho': [1]}
@@ -59,7 +59,7 @@ def alike(texts: Mapping[int, Same]) -> dict[Same, list[int]]:
 
 
 def sentence(parts: Sequence[str]) -> str:
-    """Notes as one line that begins with a capital letter and ends with a full stop.
+    """Join notes to one line that begins with a capital letter and ends with a full stop.
 
     >>> sentence(["rank 2 was started anew", "the others keep theirs"])
     'Rank 2 was started anew; the others keep theirs.'
@@ -69,7 +69,7 @@ def sentence(parts: Sequence[str]) -> str:
 
 
 def count(k: int, what: str) -> str:
-    """So many of a thing.
+    """Write so many of a thing.
 
     >>> count(1, "rank"), count(3, "rank")
     ('1 rank', '3 ranks')
@@ -78,7 +78,7 @@ def count(k: int, what: str) -> str:
 
 
 def seconds(s: float) -> str:
-    """Seconds with three digits and the unit that fits them.
+    """Write seconds with three digits and the unit that fits them.
 
     >>> seconds(4.12e-4), seconds(2.5), seconds(0.9999), seconds(1234)
     ('412 µs', '2.5 s', '1 s', '1,234 s')
@@ -91,7 +91,7 @@ def seconds(s: float) -> str:
 
 
 def nbytes(size: float) -> str:
-    """A number of bytes in the unit that fits.
+    """Write a number of bytes in the unit that fits.
 
     >>> nbytes(12), nbytes(1536), nbytes(2**24)
     ('12 B', '1.5 KiB', '16 MiB')

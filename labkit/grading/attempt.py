@@ -24,7 +24,7 @@ class Attempt:
 
     @property
     def records(self) -> list[dict[str, Any] | None]:
-        """What each rank that took part has recorded; None where it does not answer."""
+        """The record of each rank that took part; None where it does not answer."""
         return [self.answers.get(r.rank, {}).get("record") for r in self.report.ranks]
 
     @functools.cached_property
@@ -34,7 +34,7 @@ class Attempt:
 
     @property
     def record(self) -> Record | None:
-        """The run's operations, where every rank has told them."""
+        """The run's operations, None where a rank has not told them."""
         return self.told if all(self.records) else None
 
     @property

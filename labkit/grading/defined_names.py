@@ -17,24 +17,24 @@ YOURS, WORKBOOKS = "yours", "the workbook's"
 
 
 def as_typed(cell: str) -> str:
-    """The cell of a function on the ranks as it was typed: labkit lets a comment stand for its %%px line."""
+    """Return the cell of a function on the ranks as it was typed: labkit lets a comment stand for its %%px line."""
     first, _, rest = cell.partition("\n")
     return f"{first.removeprefix('# ')}\n{rest}" if first.startswith("# %%") else f"%%px\n{cell}" if cell else ""
 
 
 def use(source: str, whose: str) -> str:
-    """A cell for the ranks that holds a function of the learner's or the workbook's."""
+    """Write a cell for the ranks that holds a function of the learner's or the workbook's."""
     return f"{USED}{whose}\n{source}"
 
 
 def used(cell: str) -> str:
-    """Whose function `lab.use` has put there with this cell; empty for a cell of the notebook."""
+    """Return whose function `lab.use` has put there with this cell; empty for a cell of the notebook."""
     first = cell.partition("\n")[0]
     return first.removeprefix(USED) if first.startswith(USED) else ""
 
 
 def misplaced(cells: Sequence[str], name: str, on_ranks: str) -> str:
-    """Why what the ranks have is not what was written last; empty where it is.
+    """Say why what the ranks have is not what was written last; empty where it is.
 
     `on_ranks` is the cell, as typed, that their function comes from, empty where they have none.
 
@@ -49,7 +49,7 @@ def misplaced(cells: Sequence[str], name: str, on_ranks: str) -> str:
 
 
 def misspelt(cells: Sequence[str], name: str, on_ranks: str, known: Collection[str] = ()) -> str:
-    """A note on a function with nearly this name that was written since and is not used; `known` are no mistakes.
+    """Note a function with nearly this name that was written since and is not used; `known` are no mistakes.
 
     >>> misspelt(["%%px\\ndef swpa(x): ..."], "swap", "")
     'There is a newer function swpa. If you meant swap, write its name so and run its cell again.'
@@ -64,7 +64,7 @@ def misspelt(cells: Sequence[str], name: str, on_ranks: str, known: Collection[s
 
 
 def older(cells: Sequence[str], name: str, on_ranks: str) -> str:
-    """A note on a function that was not defined by the cell right before this one: it may have been edited since.
+    """Note a function that was not defined by the cell right before this one: it may have been edited since.
 
     `cells[i]` is the notebook's cell [i], and the last one is that of the check.
 
@@ -80,7 +80,7 @@ def older(cells: Sequence[str], name: str, on_ranks: str) -> str:
 
 
 def _since(cells: Sequence[str], on_ranks: str) -> Sequence[str]:
-    """The cells after the one that the ranks' function comes from; none where that one was not typed here."""
+    """Return the cells after the one that the ranks' function comes from; none where that was not typed here."""
     if not on_ranks:
         return cells
     places = [i for i, cell in enumerate(cells) if cell.strip() == on_ranks.strip()]
@@ -88,7 +88,7 @@ def _since(cells: Sequence[str], on_ranks: str) -> Sequence[str]:
 
 
 def _defines(cell: str) -> tuple[str, list[str]]:
-    """The cell's magic ("" for none) and the functions that it defines."""
+    """Read a cell's magic ("" for none) and the functions that it defines."""
     magic = re.match(r"\s*%%(\w+)", cell)
     try:
         nodes = ast.parse(re.sub(r"^\s*[%!].*$", "", cell, flags=re.MULTILINE)).body

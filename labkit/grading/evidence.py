@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.floor.words import alike, count, nbytes, ranks, sentence
-from labkit.theory.record import Meeting, Message, Op, Record, is_cell
+from labkit.theory.log import Op, is_cell
+from labkit.theory.record import Meeting, Message, Record
 
 MOST = 3  # contradictions; later ones are often consequences of the first
 
@@ -35,7 +36,7 @@ class Size:
 
 
 def contradictions(record: Record, finished: Collection[int]) -> list[str]:
-    """Calls that cannot fit one another, each in a sentence; `finished` are the ranks that reached the function's end.
+    """Say which calls cannot fit one another; `finished` are the ranks that reached the function's end.
 
     A rank that exchanges with itself, ranks that disagree in a collective, a receive that does not fit its send, one
     tensor for several results, and what was started and never waited for.
@@ -46,61 +47,57 @@ def contradictions(record: Record, finished: Collection[int]) -> list[str]:
         *filter(None, map(_disagreement, record.meetings)),
         *filter(None, map(_misfit, record.messages)),
         *_other_tags(record),
-        *_together((op for mine in record.ops for op in mine if op.shared), _overwritten),
+        *_together((op for op in record.calls if op.shared), _overwritten),
         *never_waited(record, finished, lost),
     ]
     return list(dict.fromkeys(found))[:MOST]
 
 
 def never_waited(record: Record, finished: Collection[int], lost: Sequence[Op] = ()) -> list[str]:
-    """What was started, by ranks that reached the function's end, and never waited for; `lost` by others.
+    """Say what was started, by ranks that reached the function's end, and never waited for; `lost` by others.
 
     "Rank 0 started isend (line 3) and never waited for it."
     """
     waiting = [op for r in sorted(finished) for op in record.ops[r] if op.asynchronous and not (op.waited or op.asked)]
-    return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{place(op)} and never waited for it")
+    return _together([*waiting, *lost], lambda op: f"{{}} started {op.op}{op.at} and never waited for it")
 
 
 def unreached(record: Record) -> list[int]:
-    """The ranks that no message and no collective has brought anything."""
+    """Find the ranks to which no message and no collective has brought anything."""
     return [r for r, mine in enumerate(record.ops) if all(op.kind == "send" or op.name == "barrier" for op in mine)]
 
 
 def with_themselves(record: Record) -> list[str]:
-    """Ranks that tried to send to themselves or to receive from themselves.
+    """Say which ranks tried to send to themselves or to receive from themselves.
 
     "Rank 0 receives from itself (line 8)."
     """
-    failed = [op for mine in record.ops for op in mine if op.error or op.left is None]
+    failed = [op for op in record.calls if op.error or op.left is None]
     ops = [op for op in failed if op.kind in ("send", "recv") and op.peer == op.rank]
 
     def says(op: Op) -> str:
-        return f"{{}} {'send{s} to' if op.kind == 'send' else 'receive{s} from'} {{self}}{place(op)}"
+        return f"{{}} {'send{s} to' if op.kind == 'send' else 'receive{s} from'} {{self}}{op.at}"
 
     return _together(ops, says)
 
 
 def with_others(record: Record, died: Collection[int], but: Collection[int] = ()) -> list[str]:
-    """The last call of each rank in which it met those that died, with what it brought; not of the ranks in `but`."""
+    """Say of each rank, but for those in `but`, the last call in which it met those that died."""
     last = {}
-    for op in (op for mine in record.ops for op in mine if op.rank not in but):
-        if op.peer in died if op.kind != "collective" else set(op.ranks) & set(died):
+    for op in record.calls:
+        meets = set(op.ranks) & set(died) if op.kind == "collective" else op.peer in died
+        if meets and op.rank not in but:
             last[op.rank] = op
 
     def says(op: Op) -> str:
         size = _size(op)
-        return f"{{}} called {op.op}{f' with {size} of {op.dtype}' if size and op.dtype else ''}{place(op)}"
+        return f"{{}} called {op.op}{f' with {size} of {op.dtype}' if size and op.dtype else ''}{op.at}"
 
     return _together(last.values(), says)
 
 
-def place(op: Op) -> str:
-    """Where a call stands in the cell: " (line 8)"."""
-    return f" ({op.place})" if op.place else ""
-
-
 def _together(ops: Iterable[Op], says: Callable[[Op], str]) -> list[str]:
-    """A sentence for all ranks that do the same."""
+    """Say once what several ranks do alike."""
     who: dict[str, list[int]] = {}
     for op in ops:
         who.setdefault(says(op), []).append(op.rank)
@@ -112,7 +109,7 @@ def _together(ops: Iterable[Op], says: Callable[[Op], str]) -> list[str]:
 
 
 def _disagreement(meeting: Meeting) -> str:
-    """What the ranks of a collective do not agree on, the fewest first.
+    """Say what the ranks of a collective do not agree on, the fewest first.
 
     "Rank 0 brings 2 elements to all_reduce (line 4), and the others bring 3."
     """
@@ -126,7 +123,7 @@ def _disagreement(meeting: Meeting) -> str:
         for i, (value, rs) in enumerate(groups):
             op = first[rs[0]]
             who = "the others" if i and len(groups) == 2 and len(rs) > 1 else ranks(rs)
-            at = tail.format(op.op) + place(op) if i == 0 else "" if tail else place(op)
+            at = tail.format(op.op) + op.at if i == 0 else "" if tail else op.at
             said = f"{value.amount:,}" if i and isinstance(value, Size) and value.elements else value
             parts.append(f"{who} {says.format('s' * (len(rs) == 1), said)}{at}")
         return sentence([", and ".join(parts)])
@@ -134,44 +131,44 @@ def _disagreement(meeting: Meeting) -> str:
 
 
 def _misfit(message: Message) -> str:
-    """A receive that makes room for something else than what is sent."""
+    """Say where a receive makes room for something else than what is sent."""
     send, recv = message.send, message.recv
     if send is None or recv is None:
         return ""
     for what in (lambda op: op.dtype, _size):
         brought, room = what(send), what(recv)
         if brought and room and brought != room:
-            end = f"rank {recv.rank} makes room for {room}{place(recv)}"
-            return f"Rank {send.rank} sends {brought}{place(send)}, and {end}."
+            end = f"rank {recv.rank} makes room for {room}{recv.at}"
+            return f"Rank {send.rank} sends {brought}{send.at}, and {end}."
     return ""
 
 
 def _lost(messages: Iterable[Message]) -> list[Op]:
-    """Sends that were started and not waited for, and never came to the receive that waits for them.
+    """Find sends that were started and not waited for, and never came to the receive that waits for them.
 
-    Where nobody keeps the handle of an `isend` the message goes with it.
+    Where the handle of an `isend` is not kept, the message goes with it.
     """
     pairs = [(m.send, m.recv) for m in messages if m.send and m.recv and not _misfit(m)]
     return [a for a, b in pairs if a.asynchronous and not a.waited and (b.error or b.left is None)]
 
 
 def _overwritten(op: Op) -> str:
-    """A list of results in which one tensor stands several times: `[torch.empty(1)] * n`."""
-    same = f"the same tensor in it {op.shared} times{place(op)}"
+    """Say that one tensor stands several times in a list of results: `[torch.empty(1)] * n`."""
+    same = f"the same tensor in it {op.shared} times{op.at}"
     return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the last"
 
 
 def _other_tags(record: Record) -> list[str]:
-    """Sends and receives of two ranks that do not meet because their tags differ."""
+    """Say which sends and receives of two ranks do not meet because their tags differ."""
     return [
-        f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{place(a)}, and rank {b.rank} receives with tag "
-        f"{b.tag}{place(b)}."
+        f"Rank {a.rank} sends to rank {b.rank} with tag {a.tag}{a.at}, and rank {b.rank} receives with tag "
+        f"{b.tag}{b.at}."
         for a, b in record.mistagged
     ]
 
 
 def _equal(op: Op) -> bool:
-    """Whether all ranks must bring equally much: torch's own all-to-all may be uneven, and comms asks first."""
+    """Tell whether all ranks must bring equally much: torch's own all-to-all may be uneven, and comms asks first."""
     uneven = op.primitive is None or op.primitive.name == "all_to_all"
     return not (uneven or op.witnessed or op.op.startswith("comms."))
 
@@ -198,11 +195,11 @@ class LastWords:
 
 
 FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
-TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/(?:comms|p2p)\.py$")
+TORCH_OR_COMMS = re.compile(r"torch/distributed/distributed_c10d\.py$|labkit/rank/comms\.py$")
 
 
 def last_words(stacks: str) -> LastWords | None:
-    """What Python's faulthandler has written of a process that crashed, read; None where it says nothing of a cell."""
+    """Read where a process crashed from what Python's faulthandler wrote; None where that names no cell."""
     for thread in stacks.split("\n\n"):
         frames = FRAME.findall(thread)
         cells = [i for i, (file, _, _) in enumerate(frames) if is_cell(file)]

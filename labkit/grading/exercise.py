@@ -56,7 +56,7 @@ class Least:
     A goal, not a limit (that is `Budget`): the verdict shows it beside what the solution took. `sent` are the bytes
     that the busiest rank has to send, `rounds` the messages and collectives that have to follow one another, `memory`
     the bytes of tensors that a rank has to have alive at once beside its arguments; its result counts. Each is the
-    least as far as the card leaves a choice, perhaps not all three in one solution; leave out what nobody knows.
+    least as far as the card leaves a choice, perhaps not all three in one solution; leave out what is unknown.
     """
 
     sent: Callable[[int, float], float] | None = None
@@ -151,7 +151,7 @@ class Exercise:
 
     @cached_property
     def _card(self) -> list[str]:
-        """The statement, the hints and the afterword: the function's docstring, without its first paragraph."""
+        """The statement, the hints and the afterword: the function's docstring without its first paragraph."""
         if self.function is None:
             return ["", ""]
         text = inspect.cleandoc(self.function.__doc__ or "").partition("\n\n")[2]
@@ -213,7 +213,7 @@ class Exercise:
         return f"%%px\n{self.before}{self.code.strip()}\n"
 
     def needs_others(self, case: Case, want: Sequence[Any], rank: int) -> bool:
-        """Whether a rank's result would be another one if the others brought other numbers; False where none knows."""
+        """Tell whether a rank's result depends on the others' numbers; False where that is not known."""
         xs = [copy.deepcopy(x) if r == rank else times(x, 1.25) for r, x in enumerate(case.xs)]
         try:
             other = self.means(xs, **case.options)[rank]
@@ -263,7 +263,7 @@ def lesson_of(module: str) -> str:
 
 
 def _source(function: Callable[..., Any], name: str) -> str:
-    """A function's source under this name: without its decorators, and with the docstring's first paragraph alone."""
+    """Return a function's source under this name, without decorators, with its docstring's first paragraph alone."""
     text = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
@@ -305,7 +305,7 @@ def unmarked(source: str) -> str:
 
 
 def _blanked(source: str) -> str:
-    """The source with `...` in place of what stands between the marks, as far in as that is."""
+    """Put `...` in place of what stands between the marks, as far in as that is."""
     lines: list[str] = []
     inside = opening = False
     for line in source.splitlines():

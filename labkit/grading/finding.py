@@ -23,7 +23,7 @@ from labkit.outcome.why import exchanged_singly
 from labkit.theory.fingerprint import OPERATION, ROOT
 from labkit.theory.origin import Origin
 
-HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that nobody sends
+HANGS = (OPERATION, ROOT)  # what differs where ranks wait for messages that no rank sends
 FLOOR = 0.01  # of the largest number of any rank: what a rank's own ones are too small for to judge an error by
 CRASHES = ("SIGABRT", "SIGSEGV", "SIGBUS")
 WHY = (
@@ -65,7 +65,7 @@ class Finding:
 
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:
-    """What is wrong with a run; None where it is right."""
+    """Find what is wrong with a run; None where it is right."""
     finding = _broken(exercise, case, attempt)
     if finding is None:
         outs = [attempt.answers[r]["out"] for r in range(case.n)]
@@ -85,12 +85,12 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
 
 
 def setting(case: Case) -> str:
-    """An input in words: "with 3 ranks, one element"."""
+    """Name an input: "with 3 ranks, one element"."""
     return f"with {case.n} ranks" + (f", {case.about}" if case.about else "")
 
 
 def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
-    """A run that did not end by itself, or that raised."""
+    """Judge a run that did not end by itself, or that raised."""
     report = attempt.report
     there = setting(case)
     base: dict[str, Any] = {"case": case, "records": attempt.records}
@@ -128,7 +128,7 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
 def _raises(
     exercise: Exercise, attempt: Attempt, there: str, causes: list[text.Cause], unfit: list[str], base: dict[str, Any]
 ) -> Finding:
-    """What was raised, on which ranks and in which line; a harness's own assertion is a wrong result."""
+    """Say what was raised, on which ranks and in which line; a harness's own assertion is a wrong result."""
     cause = causes[0]
     at = attempt.answers.get(cause.ranks[0], {}).get("error", ("", "", {}))[2]
     if exercise.module and cause.ename == "AssertionError" and not at.get("line"):
@@ -142,7 +142,7 @@ def _raises(
 
 
 def _called(exercise: Exercise, case: Case) -> str:
-    """How the check calls the function: "halo(x)"; "f(x0, x1, root=0)" where nobody has named the arguments."""
+    """Write how the check calls the function: "halo(x)"; "f(x0, x1, root=0)" where no names are known."""
     x = case.xs[0]
     names = [f"x{i}" for i in range(len(x))] if isinstance(x, tuple) else ["x"]
     names = exercise.arguments if exercise.solution else [*names, *(f"{k}={v!r}" for k, v in case.options.items())]
@@ -150,7 +150,7 @@ def _called(exercise: Exercise, case: Case) -> str:
 
 
 def _died(attempt: Attempt, there: str) -> list[str]:
-    """Which processes ended, and in which line, where they could still say so."""
+    """Say which processes ended, and in which line, where they could still tell."""
     died = {r: f"rank {r} died ({how})" for r, how in attempt.report.dead.items()}
     died |= {r: f"{died[r]} {words}" for r, words in attempt.last_words.items()}
     crashed = [r for r, how in attempt.report.dead.items() if how in CRASHES]
@@ -168,7 +168,7 @@ def _others(instead: dict[int, Instead]) -> list[str]:
 
 
 def _instead(attempt: Attempt) -> dict[int, Instead]:
-    """What the ranks did that do not wait; "without it" only where a rank made no call that others wait for."""
+    """Return what the ranks did that do not wait; "without it" where a rank made no call that others wait in."""
     record = attempt.told
     pairs = [tuple(m.ops) for m in record.meetings] + [(m.send, m.recv) for m in record.messages if m.send and m.recv]
     taking_part = {op.rank for ops in pairs if any(op.rank in attempt.report.waiting for op in ops) for op in ops}
@@ -178,7 +178,6 @@ def _instead(attempt: Attempt) -> dict[int, Instead]:
 
 
 def _done(report: Outcome) -> dict[int, Instead]:
-    """What the ranks did that do not wait."""
     return {r: replace(what, ran="function") for r, what in report.elsewhere.items()}
 
 
@@ -199,7 +198,7 @@ def _together(attempt: Attempt) -> list[str]:
 
 
 def _waits(attempt: Attempt) -> list[str]:
-    """Who waits for whom, at which line."""
+    """Say who waits for whom, at which line."""
     places: dict[int, str] = {}
     record = attempt.told
     for r, w in sorted(attempt.report.waiting.items()):
@@ -216,7 +215,7 @@ def _waits(attempt: Attempt) -> list[str]:
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:
-    """The first rank that differs, and every other one that does; where none does, the arguments, if they must stay."""
+    """Compare each rank's result with the right one; where all are right, the arguments, if they must stay."""
     floor = FLOOR * max(map(judge.largest, finding.want))
     for r, want in enumerate(finding.want):
         answer = attempt.answers[r]
@@ -252,13 +251,13 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
 
 
 def _own(exercise: Exercise, case: Case, finding: Finding) -> bool:
-    """Whether all that is wrong are numbers of the ranks' own, in results that need other ranks' numbers."""
+    """Tell whether all that is wrong are numbers of the ranks' own, in results that need other ranks' numbers."""
     own = judge.own([(finding.outs[r], finding.want[r], case.xs[r]) for r in finding.wrong])
     return own and all(exercise.needs_others(case, finding.want, r) for r in finding.wrong)
 
 
 def _moved(case: Case, attempt: Attempt, finding: Finding) -> None:
-    """The arguments after the call, where they are not what the ranks brought."""
+    """Find the arguments that are not what the ranks brought."""
     brought = [x if isinstance(x, tuple) else (x,) for x in case.xs]
     after = [tuple(attempt.answers[r]["kept"]) for r in range(case.n)]
     for r, (came, mine) in enumerate(zip(after, brought, strict=True)):
@@ -271,7 +270,7 @@ def _moved(case: Case, attempt: Attempt, finding: Finding) -> None:
 
 
 def _leftover(attempt: Attempt, finding: Finding) -> None:
-    """What the next run meets: no group any more, or a message that nobody took and another receive takes."""
+    """Say what the next run would meet: no group any more, or a message that another receive takes."""
     if left := [r for r, answer in attempt.answers.items() if answer.get("left")]:
         who = ranks(left).capitalize()
         finding.says = [
@@ -284,8 +283,7 @@ def _leftover(attempt: Attempt, finding: Finding) -> None:
         if message.send is not None and message.recv is None:
             op = message.send
             finding.says = [
-                f"Rank {op.rank} sends to rank {op.peer}{evidence.place(op)}, and nobody receives it "
-                f"({setting(finding.case)})."  # type: ignore[arg-type]
+                f"Rank {op.rank} sends to rank {op.peer}{op.at}, and nobody receives it ({setting(finding.case)})."  # type: ignore[arg-type]
             ]
             return
 
@@ -320,7 +318,7 @@ def _off(got: Any, want: Any) -> judge.Difference | None:
 
 
 def _floating(exercise: Exercise, x: Any) -> list[str]:
-    """The names of the arguments that gradients go to, in their order."""
+    """Name the arguments that gradients go to, in their order."""
     args = x if isinstance(x, tuple) else (x,)
     known = exercise.arguments if exercise.solution else []
     names = [known[i] if i < len(known) else f"argument {i}" for i in range(len(args))]

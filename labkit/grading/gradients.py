@@ -15,7 +15,7 @@ STEP = 1e-5
 
 
 def weights(size: int, rank: int) -> np.ndarray:
-    """What the loss multiplies the elements of a rank's result with.
+    """Return what the loss multiplies the elements of a rank's result with.
 
     >>> weights(3, 0).round(2).tolist()
     [1.0, 0.27, -0.86]
@@ -26,7 +26,7 @@ def weights(size: int, rank: int) -> np.ndarray:
 def gradients(
     means: Callable[..., Sequence[Any]], xs: Sequence[Any], options: Mapping[str, Any], one: bool = False
 ) -> list[list[np.ndarray]]:
-    """The gradient of the loss by every floating-point argument of every rank, by central differences in float64.
+    """Differentiate the loss by every floating-point argument of every rank: central differences in float64.
 
     The loss is the sum of all ranks' losses; with `one`, where all hold the same result, it is counted once.
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from labkit.theory.values import atoms, mapped
+
 WIDTHS = {"bfloat16": 2, "float16": 2}  # bytes of a float, of the dtypes that a case names
 
 
@@ -32,7 +34,7 @@ class Case:
 
     @property
     def n(self) -> int:
-        """How many ranks run it."""
+        """The number of ranks that run it."""
         return len(self.xs)
 
     @property
@@ -50,23 +52,25 @@ class Case:
 
 
 def times(x: Any, factor: float | Callable[[np.ndarray], float]) -> Any:
-    """The same structure with every floating-point array times a factor, or times what is said of that array.
+    """Multiply every floating-point array in a value by a factor, or by what a function says of that array.
 
     A float64 gets some more digits, which float32 cannot hold.
 
     >>> times({"weight": np.array([1, 2], "float32"), "labels": np.array([1, 2])}, 1.5)
     {'weight': array([1.5, 3. ], dtype=float32), 'labels': array([1, 2])}
     """
-    if isinstance(x, np.ndarray) and x.dtype.kind == "f":
-        by = factor(x) if callable(factor) else factor
-        return np.asarray(x * (by + (by - 1) / 2**18 * (x.dtype == "float64")), x.dtype)
-    if isinstance(x, dict):
-        return {k: times(v, factor) for k, v in x.items()}
-    return type(x)(times(v, factor) for v in x) if isinstance(x, (list, tuple)) else x
+
+    def multiplied(a: Any) -> Any:
+        if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
+            return a
+        by = factor(a) if callable(factor) else factor
+        return np.asarray(a * (by + (by - 1) / 2**18 * (a.dtype == "float64")), a.dtype)
+
+    return mapped(multiplied, x)
 
 
 def varied(case: Case, factors: Sequence[float], chance: Random) -> Case:
-    """The same input with other numbers in it: every floating-point array of each rank times one of the factors.
+    """Multiply every floating-point array of each rank by one of the factors.
 
     What is equal on two ranks stays so. A case whose dtype numpy lacks, or without such an array, stays as it is.
 
@@ -95,7 +99,7 @@ def _content(a: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:
-    """Readable numbers: rank r's element i is 10·r + i (100·r + i where there are more than ten).
+    """Make readable numbers: rank r's element i is 10·r + i (100·r + i where there are more than ten).
 
     >>> [x.tolist() for x in counting(2, 3)]
     [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]
@@ -105,7 +109,7 @@ def counting(n: int, size: int, dtype: str = "float32") -> list[np.ndarray]:
 
 
 def draws(n: int, sizes: int | Sequence[int], dtype: str = "float32", seed: int = 0) -> list[np.ndarray]:
-    """Whole numbers from -50 to 50, different on every rank; sums of them are exact in every order and dtype."""
+    """Draw whole numbers from -50 to 50 for every rank; sums of them are exact in every order and dtype."""
     rng = np.random.default_rng([seed, n])
     each = [sizes] * n if isinstance(sizes, int) else sizes
     return [rng.integers(-50, 51, size).astype(dtype) for size in each]
@@ -119,7 +123,7 @@ def normals(
 
 
 def vectors(n: int) -> list[Case]:
-    """A flat buffer of the same size on every rank: sizes that n divides and others, one, none, several dtypes.
+    """Make flat buffers of one size on all ranks: sizes that n divides and others, one, none, several dtypes.
 
     >>> [len(case.xs[0]) for case in vectors(2)]
     [4, 3, 1, 0, 7, 4, 6, 514]
@@ -137,17 +141,17 @@ def vectors(n: int) -> list[Case]:
 
 
 def divisible(n: int) -> list[Case]:
-    """As `vectors`, with sizes that n divides only."""
+    """Make the cases of `vectors` whose size n divides."""
     return [case for case in vectors(n) if len(case.xs[0]) % n == 0]
 
 
 def chunked(n: int) -> list[Case]:
-    """Every rank brings a list of n chunks, which are of equal length everywhere."""
+    """Make a list of n chunks on every rank, which are of equal length everywhere."""
     return [Case([np.split(x, n) for x in case.xs], case.about) for case in divisible(n)]
 
 
 def uneven(n: int) -> list[Case]:
-    """Flat buffers of another size on every rank; some of them bring nothing."""
+    """Make flat buffers of another size on every rank; some of them bring nothing."""
     sizes = [r + 1 for r in range(n)]
     return [
         Case([np.arange(float(s), dtype="float32") + 10 * r for r, s in enumerate(sizes)], "uneven sizes"),
@@ -159,7 +163,7 @@ def uneven(n: int) -> list[Case]:
 
 
 def scalars(n: int) -> list[Case]:
-    """A tensor of one number, without a dimension, on every rank."""
+    """Make a tensor of one number, without a dimension, on every rank."""
     return [
         Case([np.array(r + 1.0, dtype="float32") for r in range(n)]),
         Case([np.array(-2.5 * r, dtype="float64") for r in range(n)], "negative numbers"),
@@ -168,7 +172,7 @@ def scalars(n: int) -> list[Case]:
 
 
 def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> Callable[[int], list[Case]]:
-    """The same cases with every rank as the root in turn; the first cases with root 0.
+    """Make the same cases with every rank as the root in turn, the first case with root 0.
 
     >>> [case.options for case in with_roots(scalars)(2)]
     [{'root': 0}, {'root': 1}, {'root': 0}]
@@ -185,7 +189,7 @@ def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> C
 
 
 def nothing(n: int) -> list[Case]:
-    """No argument at all: what counts is who a rank is."""
+    """Make a case without an argument: what counts is which rank it is."""
     return [Case([()] * n)]
 
 
@@ -199,12 +203,9 @@ def options(names: str, *rows: Sequence[Any]) -> Callable[[int], list[Case]]:
 
 
 def arrays(x: Any) -> list[np.ndarray]:
-    """All arrays in an input.
+    """List all arrays in an input.
 
     >>> len(arrays({"weight": np.ones(2), "bias": [np.ones(1)]}))
     2
     """
-    if isinstance(x, np.ndarray):
-        return [x]
-    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else ()
-    return [a for v in inner for a in arrays(v)]
+    return [a for a in atoms(x) if isinstance(a, np.ndarray)]

@@ -38,13 +38,9 @@ class Large(Sentinel):
 
 
 def most(want: Any) -> int:
-    """The bytes that a result may have to be held against this one, which is far more than a right one has."""
-    if want is None or want is ANY:
-        return 64 * ROOM
-    if isinstance(want, np.ndarray):
-        return max(ROOM, 4 * want.nbytes)
-    inner = list(want.values()) if isinstance(want, dict) else want if isinstance(want, (list, tuple)) else []
-    return max(ROOM, sum(map(most, inner)))
+    """Return how many bytes a result may have to be held against this one: far more than a right one has."""
+    free = sum(64 * ROOM for atom in values.atoms(want) if atom is None or atom is ANY)
+    return max(ROOM, free + sum(4 * atom.nbytes for atom in values.atoms(want) if isinstance(atom, np.ndarray)))
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ def first_difference(
     floor: float = 0.0,
     dtypes: bool = False,
 ) -> Difference | None:
-    """The first place where a result is not what it should be, or None; see `Rule`. `path` names the result in words.
+    """Find where a result is first not what it should be, or None; see `Rule`. `path` names the result in words.
 
     Numbers and arrays of one element count as the same; integers where floats belong do not.
 
@@ -129,7 +125,7 @@ def _difference(got: Any, want: Any, rule: Rule, path: str) -> Difference | None
 
 
 def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
-    """A sentence on results of n ranks that differ by one factor, where that tells of a usual slip; "" for others.
+    """Say whether results of n ranks differ by one factor that a usual slip makes; "" where not.
 
     `pairs` are what came and what should have come.
 
@@ -149,7 +145,7 @@ def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
 
 
 def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
-    """Whether all that differs are numbers that the same rank brought; each result is (what came, what should, x).
+    """Tell whether all that differs are numbers that the same rank brought; a result is (what came, what should, x).
 
     >>> own([([12.0, 3.0], [2.0, 3.0], (11.0, 12.0))])
     True
@@ -158,7 +154,7 @@ def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
 
 
 def _off(got: Any, want: Any) -> list[tuple[float, float]]:
-    """The numbers that differ, each with what it should be; none where the two are not alike."""
+    """Pair the numbers that differ with what they should be; none where the two are not alike."""
     came, meant = values.leaves(got), values.leaves(want)
     if len(came) != len(meant) or not all(isinstance(v, (int, float)) or v is ANY for v in [*came, *meant]):
         return []
@@ -166,7 +162,7 @@ def _off(got: Any, want: Any) -> list[tuple[float, float]]:
 
 
 def kind(value: Any) -> str:
-    """What a value is, in words: "a tensor of shape (3,)", "a list of 2"."""
+    """Say what a value is: "a tensor of shape (3,)", "a list of 2"."""
     if value is None or isinstance(value, Large):
         return repr(value)
     if isinstance(value, np.ndarray):
@@ -193,16 +189,12 @@ def _first(pairs: Sequence[tuple[str, Any, Any]], rule: Rule, path: str) -> Diff
 
 
 def size(value: Any) -> int:
-    """How many leaves a value has."""
-    if isinstance(value, np.ndarray):
-        return int(value.size)
-    if isinstance(value, dict):
-        return sum(size(v) for v in value.values())
-    return sum(size(v) for v in value) if isinstance(value, (list, tuple)) else 1
+    """Count the numbers, words and other single things in a value."""
+    return sum(int(a.size) if isinstance(a, np.ndarray) else 1 for a in values.atoms(value))
 
 
 def in_order(got: Any, want: Any) -> Any:
-    """A dict with its keys in the order of the right one, so that both are drawn alike; anything else as it is.
+    """Put a dict's keys in the order of the right one, so that both are drawn alike.
 
     >>> in_order({"b": 2, "a": 1}, {"a": 0, "b": 0})
     {'a': 1, 'b': 2}
@@ -232,12 +224,9 @@ def _numbers(got: Any, want: Any, rule: Rule, at: str, typed: bool, exact: bool)
 
 
 def largest(value: Any) -> float:
-    """The largest finite number of a value, without its sign; 0 where there is none."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-        finite = value[np.isfinite(value)]
-        return float(np.abs(finite.astype(float)).max()) if finite.size else 0.0
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-    return max(map(largest, inner), default=0.0)
+    """Return the largest finite number in a value's arrays, without its sign; 0 where there is none."""
+    arrays = [a for a in values.atoms(value) if isinstance(a, np.ndarray) and a.dtype.kind in "biuf"]
+    return max((float(np.abs(a[np.isfinite(a)].astype(float)).max(initial=0.0)) for a in arrays), default=0.0)
 
 
 def _same(g: Any, w: Any, relative: float, floor: float) -> Any:

@@ -13,15 +13,16 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
 from labkit.grading.inputs import Case
 from labkit.grading.score import Score
+from labkit.theory.log import Op
 from labkit.theory.primitives import find
-from labkit.theory.record import Op, Record
+from labkit.theory.record import Record
 
 WHERE_FROM = "Where did the others' numbers come from? Let them travel by messages: see the card."
 STATES = ("forbidden", "costly", "not as asked")  # of a function that is right, what weighs most first
 
 
 def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
-    """Each of them as a finding; none where all is well, or where a rank has not told what it did."""
+    """Make a finding of each; none where all is well, or where a rank has not told what it did."""
     record = attempt.record
     if record is None:
         return []
@@ -40,7 +41,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
 
 
 def unheard(exercise: Exercise, case: Case, attempt: Attempt, want: Sequence[Any]) -> list[Finding]:
-    """A right result that needs other ranks' numbers, from a rank that no message reached; none where all is well."""
+    """Find right results that need other ranks' numbers, on ranks that no message reached."""
     record = attempt.record
     if record is None or not exercise.counts_messages or not exercise.needs_messages:
         return []
@@ -53,7 +54,7 @@ def unheard(exercise: Exercise, case: Case, attempt: Attempt, want: Sequence[Any
 
 
 def below(exercise: Exercise, score: Score, case: Case) -> str:
-    """That fewer bytes were seen than there can be; "" where that is not so, or some were saved by more steps."""
+    """Say that fewer bytes were seen than there can be; "" where not so, or where more steps saved some."""
     least, rounds = score.below(exercise).get("sent"), score.least(exercise).get("rounds")
     if least is None or (score.sent and rounds is not None and (score.rounds or 0) > rounds):
         return ""
@@ -66,22 +67,22 @@ def _in(case: Case, sentence: str) -> str:
 
 
 def _forbidden(exercise: Exercise, record: Record) -> str:
-    """The calls that the exercise forbids, whatever they are called by."""
+    """Name the calls that the exercise forbids, in any spelling."""
     primitives = [p for p in map(find, exercise.forbids) if p is not None]
     names = {p.name for p in primitives if p.kind == "collective"}
     kinds = {p.kind for p in primitives if p.kind != "collective"}  # a message is one, whatever it carries
     if "collectives" in exercise.forbids:
         kinds.add("collective")
     banned: dict[str, Op] = {}
-    for op in (op for mine in record.ops for op in mine):
+    for op in record.calls:
         if op.kind in kinds or op.name in exercise.forbids or (op.primitive and op.primitive.name in names):
             banned.setdefault(op.called, op)
     first = min(banned.values(), key=lambda op: op.line or 0, default=None)
-    return f"It calls {listed(sorted(banned))}{f' ({first.place})' if first.place else ''}." if first else ""
+    return f"It calls {listed(sorted(banned))}{first.at}." if first else ""
 
 
 def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) -> str:
-    """Bytes over the budget; what a last chunk is longer than the others is forgiven.
+    """Say how many bytes are over the budget; what a last chunk is longer than the others is forgiven.
 
     What the calls carry counts, and what the kernel has counted on the wire, without what is put around data there.
     """
@@ -100,11 +101,11 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
 
 
 def _link(case: Case, record: Record, budget: Callable[[int, float], float]) -> str:
-    """Bytes over the budget on one link, from rank to rank or from host to host; rounding is forgiven."""
+    """Say how many bytes are over the budget of one link, between ranks or hosts; rounding is forgiven."""
     hosts = case.options.get("hosts")
     home = {r: h for h, ranks in enumerate(hosts or [[r] for r in range(case.n)]) for r in ranks}
     carried: dict[tuple[int, int], float] = {}
-    for op in (op for mine in record.ops for op in mine):
+    for op in record.calls:
         if op.kind == "send" and op.peer is not None and home[op.rank] != home[op.peer]:
             link = home[op.rank], home[op.peer]
             carried[link] = carried.get(link, 0.0) + (op.bytes or 0)
@@ -118,7 +119,7 @@ def _link(case: Case, record: Record, budget: Callable[[int, float], float]) -> 
 
 
 def _share(x: float) -> str:
-    """So many times S, in two decimals where one is not enough.
+    """Write so many times S, in two decimals where one is not enough.
 
     >>> _share(0.75), _share(3.0)
     ('0.75 S', '3.0 S')

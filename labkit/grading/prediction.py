@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from string import ascii_lowercase
 from textwrap import dedent
 from typing import Any
@@ -28,7 +28,7 @@ SLIPS = {  # by how much a number is off, and what often does that
 class Option:
     """An answer to choose: plain text, in which `backticks` mark code.
 
-    `reply`, in Markdown, says to whoever chose it and was wrong under what idea it would be true.
+    `reply`, in Markdown, says to a learner who chose it and was wrong under what idea it would be true.
     """
 
     text: str
@@ -47,21 +47,8 @@ class Trap:
     reply: str
 
     def caught(self, number: float) -> bool:
-        """Whether a number is this one, give or take what rounding on a napkin does."""
+        """Tell whether a number is this one, give or take what rounding on a napkin does."""
         return abs(number - self.value) <= ROUNDING * abs(self.value)
-
-
-@dataclass(frozen=True)
-class OnNccl:
-    """What a question's outcome is where the ranks run NCCL: the same options, with another answer.
-
-    `replies` are those that differ, by the option's text; `elsewhere` tells whoever is on NCCL what Gloo does.
-    """
-
-    answer: str | float
-    why: str
-    elsewhere: str
-    replies: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,13 +59,13 @@ class Prediction:
         question: in Markdown; it gives nothing away.
         options: what to choose from, two or more; every wrong one has a reply.
         answer: the text of the right option, or, without options, the right number.
-        why: in Markdown, what to say to everybody once the ranks have answered; first the answer, then the reason.
+        why: in Markdown, what to say to all once the ranks have answered; first the answer, then the reason.
         within: how far a number may be off, as a part of the right one.
         unit: of a number, such as "MiB".
         traps: wrong numbers that have a reply of their own.
         elsewhere: in Markdown, a sentence or two on what the other backend does, told after `why`; it says whether
             that was run, and where, or only read.
-        nccl: what replaces the answer where the ranks run NCCL; None where the same is true there.
+        nccl: the question as ranks with NCCL answer it, with the same options; None where the same is true there.
         name: that of its variable in the lesson's module, unique in the workbook: `Predict("late_receiver")`.
         lesson: that of its module, such as "02".
     """
@@ -91,46 +78,17 @@ class Prediction:
     unit: str = ""
     traps: tuple[Trap, ...] = ()
     elsewhere: str = ""
-    nccl: OnNccl | None = None
+    nccl: Prediction | None = None
     name: str = ""
     lesson: str = ""
 
-    def __post_init__(self) -> None:
-        texts = [option.text for option in self.options]
-        assert len(set(texts)) == len(texts) != 1, f"{self.question}: a prediction needs options that differ"
-        if texts:
-            assert self.answer in texts, f"{self.question}: {self.answer!r} is none of the options"
-            silent = [o.text for o in self.options if o.text != self.answer and not o.reply]
-            assert not silent, f"{self.question}: no reply to {silent}"
-        else:
-            assert isinstance(self.answer, (int, float)), f"{self.question}: without options the answer is a number"
-        right = [trap.value for trap in self.traps if self.options or self.is_right(trap.value)]
-        assert not right, f"{self.question}: {right} are no traps: they count as right"
-        if self.nccl is not None:
-            assert self.nccl.answer != self.answer, f"{self.question}: NCCL does the same"
-            both = (self.elsewhere, self.nccl.elsewhere)
-            assert all(both), f"{self.question}: the other backend's outcome is not told"
-            assert self.nccl.replies.keys() <= set(texts), f"{self.question}: a reply to no option"
-            self.on("nccl")  # which is held to the same rules
-
     def on(self, backend: str) -> Prediction:
-        """The question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same.
-
-        >>> options = (Option("one"), Option("two", "No: that is one."))
-        >>> there = OnNccl("two", "Two.", "Gloo says one.", {"one": "That would be Gloo."})
-        >>> asked = Prediction("Which?", "one", "One.", options, elsewhere="NCCL says two.", nccl=there)
-        >>> asked.on("nccl").answer, asked.on("nccl").reply("one"), asked.on("nccl").elsewhere
-        ('two', 'That would be Gloo.', 'Gloo says one.')
-        """
-        there = self.nccl
-        if there is None or backend != "nccl":
-            return self
-        replies = {o.text: o.reply for o in self.options} | dict(there.replies) | {there.answer: ""}
-        options = tuple(Option(o.text, replies[o.text]) for o in self.options)
-        return replace(self, answer=there.answer, why=there.why, options=options, elsewhere=there.elsewhere, nccl=None)
+        """Return the question as ranks with this backend answer it, "gloo" or "nccl"; what is asked is the same."""
+        there = self.nccl if backend == "nccl" else None
+        return self if there is None else replace(there, name=self.name, lesson=self.lesson)
 
     def choice(self, said: str | float) -> str | float:
-        """What is meant: an option by its letter or its words, or a number with or without its unit.
+        """Read what is meant: an option by its letter or its words, or a number with or without its unit.
 
         >>> asked = Prediction("Which?", "two", "", (Option("one", "No."), Option("two")))
         >>> asked.choice("b"), asked.choice("One")
@@ -145,7 +103,8 @@ class Prediction:
             digits = words.removesuffix(self.unit.lower()).strip()
             plain = digits.replace(",", "").replace("_", "")
             if not NUMBER.fullmatch(plain):
-                raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{self._in_unit}.")
+                unit = f", in {self.unit}" if self.unit else ""
+                raise LabError(f"{str(said)!r} is not a number. Write one such as 24 or 1.5e6{unit}.")
             if "," in digits and not COMMAS.fullmatch(digits):
                 point = digits.replace(",", ".")
                 instead = f"Write {point} if you mean that" if NUMBER.fullmatch(point) else "Leave out the commas"
@@ -163,13 +122,13 @@ class Prediction:
         raise LabError("\n".join([f'{str(said)!r} is not one of the options. Choose a letter: lock("b").', *known]))
 
     def is_right(self, choice: str | float) -> bool:
-        """Whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""
+        """Tell whether a choice, as `choice()` returns it, is the answer; a number may be off by `within`."""
         if isinstance(choice, str) or isinstance(self.answer, str):
             return choice == self.answer
         return abs(choice - self.answer) <= self.within * abs(self.answer) * (1 + 1e-9)
 
     def reply(self, choice: str | float) -> str:
-        """What to say to a wrong choice: the option's own reply or the trap's, else by how much the number is off.
+        """Answer a wrong choice: the option's own reply or the trap's, else by how much the number is off.
 
         >>> asked = Prediction("How long?", 40.0, "", unit="ms", traps=(Trap(20, "One way only."),))
         >>> asked.reply(20.4), asked.reply(320)
@@ -190,7 +149,7 @@ class Prediction:
         return " ".join([f"Your number is {float(f'{off:.2g}'):,.10g} times too {what}.", *slip])
 
     def words(self, choice: str | float) -> str:
-        """A choice as it is told: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
+        """Write a choice: "b. both hold the sum", "24 MiB"; an option of an earlier wording has no letter."""
         if isinstance(choice, str):
             known = {option.text: f"{letter}. {option.text}" for letter, option in self.lettered}
             return known.get(choice, choice)
@@ -200,10 +159,6 @@ class Prediction:
     def lettered(self) -> list[tuple[str, Option]]:
         """The options with their letters."""
         return list(zip(ascii_lowercase, self.options, strict=False))
-
-    @property
-    def _in_unit(self) -> str:
-        return f", in {self.unit}" if self.unit else ""
 
 
 @dataclass(frozen=True)
@@ -220,21 +175,18 @@ class Series:
     name: str = ""
     lesson: str = ""
 
-    def __post_init__(self) -> None:
-        assert all(part.options for part in self.parts), f"{self.question}: a part has no options"
-
     def on(self, backend: str) -> Series:
-        """The questions as ranks with this backend answer them."""
+        """Return the questions as ranks with this backend answer them."""
         return replace(self, parts=tuple(part.on(backend) for part in self.parts))
 
     @property
     def how_to_lock(self) -> str:
-        """What to type, in a sentence; its letters have nothing to do with the answers."""
+        """The sentence that says what to type; its letters have nothing to do with the answers."""
         letters = " ".join("abcd"[i % 3] if i % 4 else "-" for i in range(len(self.parts)))
         return f'Give a letter for each, and - for one to leave open, such as lock("{letters}").'
 
     def choices(self, said: str | Sequence[str | None]) -> list[str | None]:
-        """What is meant, one for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
+        """Read one choice for each question: "b a -" or ["b", "a", None], where - or None leaves one open."""
         each = said.split() if isinstance(said, str) else list(said)
         if len(each) != len(self.parts):
             raise LabError(f"There are {len(self.parts)} questions, and this is for {len(each)}. {self.how_to_lock}")
@@ -277,11 +229,15 @@ def ask(text: str) -> Prediction:
         }
     else:
         known = {"answer": right[0], "options": tuple(Option(body, reply) for _, body, reply in marked)}
-    if there:
-        answer, other, why_there, without = _parts(there)
-        replies = {body: reply for _, body, reply in other}
-        known["nccl"] = OnNccl(float(answer) if number else answer, why_there, without, replies)
-    return Prediction(question, why=why, elsewhere=elsewhere, **known)
+    asked = Prediction(question, why=why, elsewhere=elsewhere, **known)
+    if not there:
+        return asked
+    answer, other, why, elsewhere = _parts(there)
+    replies = {o.text: o.reply for o in asked.options} | {body: reply for _, body, reply in other} | {answer: ""}
+    options = tuple(Option(o.text, replies.pop(o.text)) for o in asked.options)
+    assert number or not replies, f"there are no such options: {list(replies)}, in\n{text}"
+    changed = {"answer": float(answer) if number else answer, "options": options, "why": why, "elsewhere": elsewhere}
+    return replace(asked, nccl=replace(asked, **changed))
 
 
 def series(question: str, **parts: str) -> Series:
@@ -290,7 +246,7 @@ def series(question: str, **parts: str) -> Series:
 
 
 def _parts(text: str) -> tuple[str, list[tuple[str, str, str]], str, str]:
-    """What comes first; the marked lines with their marks and replies; the reason; and what is so elsewhere."""
+    """Split into what comes first, the marked lines with their marks and replies, the reason, and the other backend."""
     text, _, why = text.partition("\nWhy: ")
     why, _, elsewhere = why.partition("\nElsewhere: ")
     first, *rest = MARKS.split(text)

@@ -7,13 +7,14 @@ Each is held against the record of a run. Neither torch nor a cluster.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from labkit.floor.words import count, listed, ranks
+from labkit.theory.log import Op
 from labkit.theory.primitives import find
-from labkit.theory.record import Op, Record, rounds
+from labkit.theory.record import Record, rounds
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 
@@ -22,7 +23,7 @@ class Promise(Protocol):
     """Something that a run keeps or breaks."""
 
     def broken(self, record: Record) -> str:
-        """Who breaks it and where, in a sentence; "" where it is kept."""
+        """Say who breaks it and where; "" where it is kept."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,12 @@ class OnlyTo:
     other: int | None = None
 
     def broken(self, record: Record) -> str:
-        """ "Rank 1 sends to rank 0 (line 5), and may only send to the next rank." """
         steps = [self.step] if self.other is None else [self.step, self.other]
         allowed = " or ".join(NEIGHBOURS.get(s, f"the rank {s} further on") for s in steps)
-        for op in (op for mine in record.ops for op in mine):
-            if op.kind == "send" and op.peer not in [_further(op, s) for s in steps]:
-                return f"Rank {op.rank} sends to rank {op.peer}{_at(op)}, and may only send to {allowed}."
+        for op in record.calls:
+            place = op.ranks.index(op.rank)
+            if op.kind == "send" and op.peer not in [op.ranks[(place + s) % len(op.ranks)] for s in steps]:
+                return f"Rank {op.rank} sends to rank {op.peer}{op.at}, and may only send to {allowed}."
         return ""
 
 
@@ -50,7 +51,6 @@ class Messages:
     least: int = 0
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 sends 3 messages (line 4, line 5), and 1 is enough." """
         most = self.most(record.n) if callable(self.most) else self.most
         for r, mine in enumerate(record.ops):
             sends = [op for op in mine if op.kind == "send"]
@@ -69,7 +69,6 @@ class InSteps:
     most: Callable[[int], float]
 
     def broken(self, record: Record) -> str:
-        """ "8 steps follow one another, and 4 are enough." """
         steps = max(rounds(record).values(), default=0)
         most = self.most(record.n)
         return f"{steps} steps follow one another, and {_enough(most)}." if steps > most else ""
@@ -82,7 +81,6 @@ class Calls:
     most: int
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 makes 2 calls that communicate, dist.all_reduce (line 4, line 5), and 1 is enough." """
         for r, mine in enumerate(record.ops):
             if len(mine) > self.most:
                 names = listed(list(dict.fromkeys(op.called for op in mine)))
@@ -96,21 +94,15 @@ class SameGroups:
     """All ranks make the same groups in the same order, also those that they are not in."""
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 makes no group, and rank 1 one of ranks 1, 2. Every rank makes all groups, in the same order." """
         made = [log.made for log in record.logs]
         odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
         if odd is None:
             return ""
-        mine, others = _groups(made[odd]), _groups(made[-1])
+        mine, others = (" and then ".join(f"one of {ranks(g)}" for g in made[r]) or "no group" for r in (odd, -1))
         return (
             f"Rank {odd} makes {mine}, and rank {record.n - 1} {others}. Every rank makes all groups, in the same "
             "order, also those that it is not in."
         )
-
-
-def _groups(made: Sequence[tuple[int, ...]]) -> str:
-    """ "one of ranks 0, 1", "one of ranks 0, 1 and then one of ranks 2, 3"."""
-    return " and then ".join(f"one of {ranks(members)}" for members in made) or "no group"
 
 
 @dataclass(frozen=True)
@@ -120,7 +112,6 @@ class Once:
     names: tuple[str, ...]
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 calls dist.reduce twice (line 4, line 5); reduce and broadcast do it, once each." """
         enough = f"{listed(self.names)} {'does' if len(self.names) == 1 else 'do'} it, called once"
         known = {p.name for p in map(find, self.names) if p is not None}
         for r, mine in enumerate(record.ops):
@@ -129,7 +120,7 @@ class Once:
                 by_primitive.setdefault(op.primitive.name if op.primitive else op.op, []).append(op)
             for primitive, ops in by_primitive.items():
                 if primitive not in known:
-                    return f"Rank {r} calls {ops[0].called}{_at(ops[0])}; {enough}."
+                    return f"Rank {r} calls {ops[0].called}{ops[0].at}; {enough}."
                 if len(ops) > 1:
                     return f"Rank {r} calls {ops[0].called} {len(ops)} times{_at(*ops)}; {enough}."
         return ""
@@ -142,10 +133,9 @@ class Root:
     rank: int
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 calls dist.reduce with rank 1 as the root (line 4), and rank 0 is asked for." """
-        for op in (op for mine in record.ops for op in mine):
+        for op in record.calls:
             if op.kind == "collective" and op.peer not in (None, self.rank):
-                named = f"calls {op.called} with rank {op.peer} as the root{_at(op)}"
+                named = f"calls {op.called} with rank {op.peer} as the root{op.at}"
                 return f"Rank {op.rank} {named}, and rank {self.rank} is asked for."
         return ""
 
@@ -157,16 +147,10 @@ class Travels:
     dtype: str
 
     def broken(self, record: Record) -> str:
-        """ "Rank 0 brings float32 to dist.all_reduce (line 4), and float64 is asked for." """
-        for op in (op for mine in record.ops for op in mine):
+        for op in record.calls:
             if op.kind != "recv" and op.dtype not in (None, self.dtype):
-                return f"Rank {op.rank} brings {op.dtype} to {op.called}{_at(op)}, and {self.dtype} is asked for."
+                return f"Rank {op.rank} brings {op.dtype} to {op.called}{op.at}, and {self.dtype} is asked for."
         return ""
-
-
-def _further(op: Op, step: int) -> int:
-    place = op.ranks.index(op.rank)
-    return op.ranks[(place + step) % len(op.ranks)]
 
 
 def _enough(most: float) -> str:
@@ -174,6 +158,6 @@ def _enough(most: float) -> str:
 
 
 def _at(*ops: Op) -> str:
-    """Where these calls stand: " (line 4, line 5)"."""
+    """Say where these calls stand: " (line 4, line 5)"."""
     places = list(dict.fromkeys(op.place for op in ops if op.place))
     return f" ({'; '.join(places)})" if places else ""

@@ -34,7 +34,7 @@ class Score:
     textbook: bool = False
 
     def least(self, exercise: Exercise) -> dict[str, float]:
-        """The least that each of them can be here, as far as the exercise says so."""
+        """Return the least that each cost can be here, as far as the exercise says so."""
         least = exercise.least
         if least is None:
             return {}
@@ -46,17 +46,17 @@ class Score:
         return {cost: float(value) for cost, value in known.items() if value is not None}
 
     def below(self, exercise: Exercise) -> dict[str, float]:
-        """The least of each cost of which less was seen than there can be, a rounding aside."""
+        """Return the least of each cost of which less was seen than there can be, a rounding aside."""
         mine = {cost: getattr(self, cost) for cost in COSTS}
         return {c: v for c, v in self.least(exercise).items() if mine[c] is not None and mine[c] < 0.98 * v}
 
     def believed(self, exercise: Exercise) -> Score:
-        """The same without what is below the least: a collective has steps inside, a thread's memory is not seen."""
+        """Drop what is below the least: a collective has steps inside, a thread's memory is not seen."""
         nothing: dict[str, Any] = dict.fromkeys(self.below(exercise))
         return replace(self, **nothing)
 
     def best(self, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
-        """The lowest of each, among this run and what `best` gave for earlier ones of the same size.
+        """Return the lowest of each, among this run and what `best` gave for earlier ones of the same size.
 
         None where the earlier ones had more ranks: those are kept, and do not compare.
         """
@@ -69,7 +69,7 @@ class Score:
 
 
 def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
-    """What a run cost, without its memory; None where a rank has not told what it did, or there is nothing to say."""
+    """Return what a run cost but its memory; None where a rank has not told it, or there is nothing to say."""
     record = attempt.record
     if (
         record is None
@@ -77,5 +77,5 @@ def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
         or not (exercise.least or (exercise.solution and any(record.ops)))
     ):
         return None
-    textbook = any(op.kind == "collective" and op.bytes for mine in record.ops for op in mine)
-    return Score(case.n, case.size, max(run_cost.sent(record)), run_cost.rounds(record), textbook=textbook)
+    textbook = any(op.kind == "collective" and op.bytes for op in record.calls)
+    return Score(case.n, case.size, max(run_cost.sent(record)), run_cost.in_a_row(record), textbook=textbook)

@@ -5,8 +5,9 @@ Both number what a rank brings alike: all numbers in its input, in order. Neithe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from labkit.grading import judge
 from labkit.grading.inputs import Case
 from labkit.theory import mistakes
 from labkit.theory.origin import INT64, Origin, merge, passes
-from labkit.theory.values import leaves
+from labkit.theory.values import atoms, leaves, mapped
 
 BITS = {"int64": INT64, "float64": 53, "int32": 30, "float32": 24}  # that a sum may take and stay exact
 RUNS = 8  # of the function, at most
@@ -26,7 +27,7 @@ Row = list[Origin]
 
 
 def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
-    """Where each element of each expected result comes from; None where a meaning does more than move and add."""
+    """Find where each element of each expected result comes from; None where a meaning does more than move and add."""
     try:
         filled = [_filled(x, iter([Origin(r, i) for i in range(judge.size(x))])) for r, x in enumerate(case.xs)]
         rows = [leaves(out) if out is not None else [] for out in means(filled, **case.options)]
@@ -37,9 +38,9 @@ def origins(means: Means, case: Case, wants: Sequence[Any]) -> list[Row] | None:
 
 
 def probes(case: Case) -> list[Case]:
-    """The same input with probe numbers in it, one case a run; none where it cannot be probed, or not soon."""
+    """Put probe numbers into an input, one case a run; none where it cannot be probed in a few runs."""
     sizes = [judge.size(x) for x in case.xs]
-    dtypes = {str(a.dtype) for x in case.xs for a in _arrays_only(x)}
+    dtypes = {str(a.dtype) if isinstance(a, np.ndarray) else "" for x in case.xs for a in atoms(x)}
     if len(dtypes) != 1 or case.dtype or not max(sizes):
         return []
     dtype = dtypes.pop()
@@ -53,11 +54,11 @@ def probes(case: Case) -> list[Case]:
 
 
 def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
-    """Where each element of each result came from, `outs[run][r]`; None where probe numbers do not tell.
+    """Read where each element of each result came from, `outs[run][r]`; None where probe numbers do not tell.
 
     They tell where they also give the numbers that the function returned for the real input: `explains`.
     """
-    dtype = next(str(a.dtype) for x in case.xs for a in _arrays_only(x))
+    dtype = next(str(a.dtype) for x in case.xs for a in atoms(x))
     size = max(judge.size(x) for x in case.xs)
     rows = []
     for r in range(case.n):
@@ -72,7 +73,7 @@ def decoded(case: Case, outs: Sequence[Sequence[Any]]) -> list[Row] | None:
 
 
 def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
-    """Whether the sums of these sources are the results."""
+    """Tell whether the sums of these sources are the results."""
     values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
     for row, out in zip(rows, outs, strict=True):
         if out is None or not row:
@@ -84,7 +85,7 @@ def explains(case: Case, rows: Sequence[Row], outs: Sequence[Any]) -> bool:
 
 
 def in_words(came: Sequence[Row], wanted: Sequence[Row | None]) -> list[str]:
-    """Each mistake in words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
+    """Put each mistake into words: "rank 0 counts rank 1's element 2 twice"; see `theory.mistakes`.
 
     >>> in_words([[Origin(1, 0), Origin(1, 1)]], [[Origin(0, 0), Origin(0, 1)]])
     ["rank 0 holds rank 1's numbers where rank 0's belong"]
@@ -104,7 +105,7 @@ def _spans(row: Row) -> list[mistakes.Span]:
 
 
 def _swap(row: Row, want: Row) -> tuple[int, int] | None:
-    """(whose numbers came, whose belong there) where one rank's stand for another's, each in its place."""
+    """Return (whose numbers came, whose belong there) where one rank's stand for another's, each in its place."""
     pairs = [(list(a.counts.elements()), list(b.counts.elements())) for a, b in zip(row, want, strict=True)]
     if not all(len(a) == len(b) == 1 and a[0][1] == b[0][1] for a, b in pairs):
         return None
@@ -113,24 +114,15 @@ def _swap(row: Row, want: Row) -> tuple[int, int] | None:
     return swap if swap[0] != swap[1] else None
 
 
-def _arrays_only(x: Any) -> list[np.ndarray]:
-    """All arrays of an input that holds nothing else; none where it holds other things."""
-    if isinstance(x, np.ndarray):
-        return [x]
-    inner = x.values() if isinstance(x, dict) else x if isinstance(x, (list, tuple)) else None
-    return [a for v in inner for a in _arrays_only(v)] if inner is not None else [np.empty(0, dtype=object)]
+def _filled(x: Any, numbers: Iterator[Any]) -> Any:
+    """Put other numbers into a value, the next ones each time, and keep its structure."""
 
+    def filled(old: Any) -> Any:
+        if not isinstance(old, np.ndarray):
+            return next(numbers)
+        new = list(islice(numbers, old.size))
+        flat = np.empty(old.size, dtype=object if new and isinstance(new[0], Origin) else old.dtype)
+        flat[:] = new
+        return flat.reshape(old.shape)
 
-def _filled(x: Any, numbers: Any) -> Any:
-    """The same structure with other numbers in it, the next ones each time."""
-    if isinstance(x, np.ndarray):
-        values = [next(numbers) for _ in range(x.size)]
-        flat = np.empty(x.size, dtype=object if values and isinstance(values[0], Origin) else x.dtype)
-        for i, value in enumerate(values):
-            flat[i] = value
-        return flat.reshape(x.shape)
-    if isinstance(x, dict):
-        return {k: _filled(v, numbers) for k, v in x.items()}
-    if isinstance(x, (list, tuple)):
-        return type(x)(_filled(v, numbers) for v in x)
-    return next(numbers)
+    return mapped(filled, x)

@@ -34,7 +34,7 @@ METHODS = ("look", "check", "exercise", "flow", "wire", "use", "pull", "curves")
 
 
 def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: Mapping[str, Any]) -> list[str]:
-    """What to do about the errors that a cell ended with, each thing once.
+    """Say what to do about the errors that a cell ended with, each thing once.
 
     `anew` are the ranks whose process was replaced, `cells` the sources that ran on the ranks, the last one last, and
     `here` what the notebook has under its names.
@@ -53,13 +53,13 @@ def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: 
 
 
 def _memory(outcome: Outcome) -> list[str]:
-    """That ranks were refused memory: they live on, and what they have is kept."""
+    """Tell which ranks were refused memory: they live on, and what they have is kept."""
     short = [r for r, e in outcome.errors.items() if e.ename == "MemoryError" or MEMORY in e.evalue]
     return [f"{ranks(short)} may not have so much memory: use smaller tensors, or fewer ranks"] * bool(short)
 
 
 def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any]) -> str:
-    """What to do about a name that these ranks lack."""
+    """Say what to do about a name that these ranks lack."""
     if anew:
         was = "was" if len(which) == 1 else "were"
         return f"{ranks(which)} {was} started anew and may have lost {name}: run the cell that makes it again"
@@ -75,7 +75,7 @@ def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any])
 
 
 def _across(name: str, value: Any) -> str:
-    """How what the notebook has under a name comes to the ranks."""
+    """Say how what the notebook has under a name comes to the ranks."""
     home = value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
     ours = home.startswith("labkit.") and not home.startswith(("labkit.theory", "labkit.rank"))
     shows = any(hasattr(value, f"_repr_{kind}_") for kind in ("html", "mimebundle"))
@@ -89,7 +89,7 @@ def _across(name: str, value: Any) -> str:
 
 
 def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterator[str]:
-    """What to do about one error that is no missing name: of a line, and what ran on the rank before it."""
+    """Yield what to do about one error that is no missing name: of a line, and what ran on the rank before it."""
     if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, line, above)):
         if (primitive := find(call)) and primitive.gets:
             why, then = "what it brings is in the tensors that it was given", ", and use those after it"
@@ -122,7 +122,7 @@ def _near(name: str, names: Collection[str]) -> str:
 
 
 def _raising(traceback: str, cells: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The line that raised, and the cells before it, of the last one what stands above that line."""
+    """Return the line that raised, and the cells before it, of the last one what stands above that line."""
     marked, frames = MARKED.findall(text.trim(traceback)), text.lines(traceback)
     if not marked:
         return "", cells[:-1]
@@ -133,7 +133,7 @@ def _raising(traceback: str, cells: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def _silent(what: str, source: str, above: Sequence[str]) -> str:
-    """The call of torch.distributed whose None this line has used; "" where nobody can see one."""
+    """Find the call of torch.distributed whose None this line has used; "" where none is seen."""
     line = _statement(source)
     if line is None:
         return ""
@@ -151,7 +151,7 @@ def _silent(what: str, source: str, above: Sequence[str]) -> str:
 
 
 def _statement(line: str) -> ast.stmt | None:
-    """A line of code read alone; None where it is a part of something longer."""
+    """Parse a line of code alone; None where it is a part of something longer."""
     line = line.strip()
     try:
         found = ast.parse(f"{line} pass" if line.endswith(":") else line).body
@@ -161,7 +161,7 @@ def _statement(line: str) -> ast.stmt | None:
 
 
 def _call(call: ast.Call) -> str:
-    """The function, as it is written, of a call of torch.distributed that returns None; "" for any other call."""
+    """Return the function, as written, of a call of torch.distributed that returns None; "" for any other call."""
     written = ast.unparse(call.func)
     function = written.removeprefix("torch.distributed.").removeprefix("dist.")
     asynchronous = any(word.arg == "async_op" for word in call.keywords)

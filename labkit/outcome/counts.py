@@ -45,6 +45,6 @@ def behind(told: Mapping[int, dict[str, Any]]) -> Behind | None:
 
 
 def differ(told: Sequence[dict[str, Any]]) -> bool:
-    """Whether ranks of one group have begun different numbers of its operations: one has missed a call."""
+    """Tell whether ranks of one group have begun different numbers of its operations: one has missed a call."""
     begun = [its["steps"] | {(name,): n for name, (_, n, _) in its["compared"].items()} for its in told]
     return any(len({its[name] for its in begun if name in its}) > 1 for name in {n for its in begun for n in its})

@@ -15,7 +15,7 @@ from labkit.outcome.counts import Behind, behind
 class Waiting:
     """A rank that waits: in which call ("send", or "isend" where it waits for its `handle`), where, for which ranks.
 
-    `whom` is empty where nobody knows; `group` has the ranks of a collective's group that is not everybody's, `name`
+    `whom` is empty where that is unknown; `group` has the ranks of a collective's group where these are not all, `name`
     is torch's for it.
     """
 
@@ -23,7 +23,7 @@ class Waiting:
     line: int | None = None
     function: tuple[str, int] | None = None  # that the line of the cell led to, and its own line
     whom: tuple[int, ...] = ()
-    anybody: bool = False  # a receive that takes whatever comes
+    anybody: bool = False  # a receive from any rank
     handle: bool = False
     meets: bool = False  # it is a collective
     group: tuple[int, ...] = ()
@@ -127,7 +127,7 @@ class Outcome:
 
     `ended` says why the lab ended it, or "" where it ended by itself: "stuck" (ranks waited for others that could not
     come), "stopped" (by the learner), "slow" (it took longer than it may) or "lost" (the controller died, so that
-    nobody knows what the ranks made of it). It is "runs" of a cell that was only looked at.
+    it is unknown what the ranks made of it). It is "runs" of a cell that was only looked at.
     """
 
     ranks: list[RankOutcome]
@@ -145,12 +145,12 @@ class Outcome:
 
     @property
     def answers(self) -> dict[int, Any]:
-        """What the ranks that ended well have returned."""
+        """The values that the ranks which ended well have returned."""
         return {r.rank: r.answer for r in self.ranks if not r.ename and r.rank not in self.dead}
 
     @property
     def misfit(self) -> RankOutcome | None:
-        """Return a rank that has found that the ranks' calls do not fit: `evalue` says in what."""
+        """A rank that has found that the ranks' calls do not fit: `evalue` says in what."""
         return next((r for r in self.ranks if r.ename == MismatchError.__name__), None)
 
     @property

@@ -1,6 +1,6 @@
 """Put one value of an outcome into words: what a rank did, what it waits in, what was done to heal. Pure.
 
-Nothing reads these words but people: whoever decides something looks at the values.
+These words are for people alone: code that decides something looks at the values.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from labkit.floor.words import listed, ranks
 from labkit.outcome.outcome import Did, Healed, Instead, Note, Waiting
-from labkit.theory.record import place
+from labkit.theory.log import place
 
 MANY = 8  # names that are shown one by one
 DID = {

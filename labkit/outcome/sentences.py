@@ -15,7 +15,8 @@ from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
 from labkit.outcome.phrases import called, did, freed, how, where
 from labkit.outcome.story import Story
 from labkit.outcome.why import blamed, exchanged_singly, mistagged, raised_in
-from labkit.theory.record import Op, Record, read
+from labkit.theory.log import Op
+from labkit.theory.record import Record, read
 
 # What torch and Gloo say where a rank sends to itself or receives from itself, and what to say beside it. Only with
 # itself is a rank of a Gloo group not connected; as whose address it gives itself then, is chance.
@@ -30,7 +31,7 @@ TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 
 
 def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellError | None:
-    """The error that the cell ends with, or None where every rank finished; `logs` are what the ranks recorded."""
+    """Return the error that the cell ends with, None where every rank finished; `logs` are what the ranks recorded."""
     if outcome.ended == "lost":
         return CellError("the controller died, and with it what the ranks answered")
     stuck = why(Story(logs, outcome), times=False) if outcome.ended else ""
@@ -83,7 +84,7 @@ def why(story: Story, times: bool = True) -> str:
 
 
 def well(story: Story) -> str:
-    """Say of a cell that ended well how long its longest wait was, and for which handles nobody waited."""
+    """Say of a cell that ended well how long its longest wait was, and which handles were not waited for."""
     longest = f"{_longest(story)}." if story.long else "No rank waited for another."
     return " ".join(["Nothing was stuck.", longest, *(sentence([h]) for h in handles(story))])
 
@@ -135,7 +136,7 @@ def _circle(cycle: list[int]) -> str:
 
 
 def handles(story: Story) -> list[str]:
-    """Name calls that return a handle, and for whose handle nobody waited."""
+    """Name calls that return a handle, and whose handle was not waited for."""
     calls = alike({i: call for i, (_, call) in enumerate(story.handles)})
     had = "had not waited" if story.cut else "did not wait"
     lines = [
@@ -149,7 +150,7 @@ def handles(story: Story) -> list[str]:
 
 
 def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
-    """In which tags sends and receives differ."""
+    """Say in which tags sends and receives differ."""
     lines = [
         f"rank {send.rank} sends to rank {recv.rank} with tag {send.tag}, and rank {recv.rank} receives from "
         f"{ANYBODY if recv.peer is None else f'rank {send.rank}'} with tag {recv.tag}"
@@ -161,7 +162,7 @@ def _tags(pairs: Sequence[tuple[Op, Op]]) -> list[str]:
 
 
 def _cycles(story: Story, cycles: list[list[int]]) -> str:
-    """Who waits for one another: in collectives that are called in different orders, or in a cycle of other calls."""
+    """Say which ranks wait for one another: in collectives called in different orders, or in a cycle of other calls."""
     inside = [r for cycle in cycles for r in cycle]
     calls = [story.waiting[r] for r in inside]
     if all(call.meets for call in calls):
@@ -173,7 +174,7 @@ def _cycles(story: Story, cycles: list[list[int]]) -> str:
 
 
 def _causes(story: Story, which: list[int], times: bool) -> str:
-    """What these ranks do instead of coming."""
+    """Say what these ranks do instead of coming."""
     same = alike({r: story.instead[r] for r in which})
     if story.waiting and len(same) == 1 and {i.did for i in same} <= {Did.FINISHED, Did.NEVER_RAN}:
         missing = "is missing: it" if len(which) == 1 else "are missing: they"
@@ -182,20 +183,20 @@ def _causes(story: Story, which: list[int], times: bool) -> str:
 
 
 def _did(story: Story, which: list[int], times: bool) -> str:
-    """What ranks do that do not come: for how long they have computed, in which line they raised."""
+    """Say what ranks do that do not come: for how long they have computed, in which line they raised."""
     instead, line = story.instead[which[0]], raised_in(story, which[0])
     instead = replace(instead, without=False, line=line or instead.line)
     return did(instead, len(which), story.live, _long(story, which, times))
 
 
 def _long(story: Story, which: Sequence[int], times: bool) -> str:
-    """For how long these ranks have waited, or computed; "" where nobody knows, or wants to know."""
+    """Say for how long these ranks have waited, or computed; "" where that is not known or not asked for."""
     long = [story.seconds[r] for r in which if times and r in story.seconds]
     return seconds(max(long)) if long else ""
 
 
 def _waits(story: Story, times: bool, cycles: Sequence[Sequence[int]] = ()) -> str:
-    """Who waits where, and for how long; `cycles` have been told."""
+    """Say who waits where, and for how long; `cycles` have been told."""
     places = alike({r: how(w) for r, w in story.waiting.items()})
     if len(places) == 1 and {r for c in cycles for r in c} == set(story.waiting):
         place, rs = next(iter(places.items()))
@@ -210,10 +211,10 @@ def _wait(story: Story, which: list[int], times: bool, many: int) -> str:
 
 
 def _left_open(behind: Behind, record: Record) -> str:
-    """Who has begun a collective to which others never came; without the record, how many each has begun."""
+    """Say which ranks began a collective to which others never came; without the record, how many each began."""
     late = set(behind.ranks)
     for meeting in record.meetings:
-        begun = {op.rank: f"{op.op}{f' ({op.place})' * bool(op.place)}" for op in meeting.ops}
+        begun = {op.rank: f"{op.op}{op.at}" for op in meeting.ops}
         if meeting.group == behind.group and (absent := late - set(begun)):
             return f"{_begun(begun)}, and {ranks(absent)} never came to it: {EVERY}"
     begun = {r: count(n, "collective") for r, n in behind.begun.items()}
@@ -226,13 +227,13 @@ def _begun(calls: dict[int, str]) -> str:
 
 
 def forgotten(outcome: Outcome) -> list[str]:
-    """What to do about something whose process group is gone: the lab joins a new one when it heals."""
+    """Say what to do about something whose process group is gone: the lab joins a new one when it heals."""
     used = dict.fromkeys(error.forgotten for error in outcome.errors.values() if error.forgotten)
     return [AGAIN if what == "ProcessGroup" else GONE.format(what) for what in used]
 
 
 def _deaths(outcome: Outcome) -> str:
-    """How ranks ended: by themselves, or by us because they would neither answer nor leave their cell."""
+    """Say how ranks ended: by themselves, or by us because they would neither answer nor leave their cell."""
     instead = {r: Instead(Did.DIED, signal) for r, signal in outcome.dead.items()}
     instead |= {r: what for r, what in outcome.elsewhere.items() if r in instead and what.did is not Did.DIED}
     last = alike({r: outcome.waiting.get(r) or what for r, what in instead.items()})

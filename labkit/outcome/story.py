@@ -9,20 +9,20 @@ from typing import Any
 
 from labkit.floor import timestamps
 from labkit.outcome import text
-from labkit.outcome.graph import Graph
 from labkit.outcome.outcome import Did, Instead, Outcome, Waiting
-from labkit.theory.record import Log, Op, Record, read
+from labkit.theory.log import Log, Op
+from labkit.theory.record import Record, read
 
 
-class Story(Graph):
+class Story:
     """What the ranks did when a cell was cut short, or in its longest wait where it ended by itself.
 
-    `long` are the seconds of that wait, 0 where the cell was cut short. `seconds` says how long each rank had waited,
-    or computed, until then; empty where nobody asked for times.
+    Each rank is in one of two: `waiting` in a call, or doing something `instead`. `long` are the seconds of that wait,
+    0 where the cell was cut short. `seconds` says how long each rank had waited, or computed, until then; empty where
+    the cell ended well.
     """
 
     def __init__(self, logs: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
-        super().__init__()
         self.record: Record = read(logs)
         self.outcome = outcome
         self.long = 0.0
@@ -45,10 +45,48 @@ class Story(Graph):
         """Whether the cell still runs."""
         return self.outcome is not None and self.outcome.ended == "runs"
 
+    # -- who waits for whom ----------------------------------------------------------------------------------------
+
+    @property
+    def arrows(self) -> list[tuple[int, int]]:
+        """Every wait, as (the rank that waits, the rank that it waits for)."""
+        return [(r, other) for r, w in sorted(self.waiting.items()) for other in w.whom]
+
+    @property
+    def cycles(self) -> list[list[int]]:
+        """Ranks that wait for one another in a cycle: the shortest through the lowest rank, then among those left."""
+        found: list[list[int]] = []
+        for r in sorted(self.waiting):
+            path = self._back_to(r)
+            if path and not any(set(path) & set(cycle) for cycle in found):
+                found.append(path)
+        return found
+
+    def _back_to(self, start: int) -> list[int]:
+        """Find the shortest way from a rank along the arrows back to it; none is []."""
+        paths, seen = [[start]], {start}
+        for path in paths:  # grows below
+            for other in self.waiting[path[-1]].whom if path[-1] in self.waiting else ():
+                if other == start:
+                    return path
+                if other not in seen:
+                    seen.add(other)
+                    paths.append([*path, other])
+        return []
+
+    def reached(self, ranks: Iterable[int]) -> set[int]:
+        """Find all ranks that these ones wait for, also through others."""
+        found: set[int] = set()
+        new = set(ranks)
+        while new:
+            new = {o for r in new if r in self.waiting for o in self.waiting[r].whom} - found
+            found |= new
+        return found
+
     # -- where each rank was ------------------------------------------------------------------------------------------
 
     def _waits(self, rank: int) -> Waiting | None:
-        """Where a rank waits that the lab freed, or whose call failed under way, or that is in one still."""
+        """Find where a rank waits that the lab freed, or whose call failed under way, or that is in one still."""
         outcome, ops = self.outcome, _unfinished(self.record, rank)
         if outcome is None:
             return self._of(ops) if ops else None
@@ -71,17 +109,17 @@ class Story(Graph):
         return replace(found, line=found.line or told.line, seen=told.seen)
 
     def _noted(self, rank: int) -> list[Op]:
-        """What a rank waits in, of what its group alone has noted: the first call that another rank has not come to."""
+        """Find what a rank waits in, of what only its group noted: the first call that another rank did not reach."""
         ops = [op for op in self.record.ops[rank] if op.witnessed]
         return [next((op for op in ops if self._whom(op)), ops[-1])] if ops else []
 
     def _enqueued(self, rank: int, line: int | None) -> list[Op]:
-        """The call of this line that the GPU has not completed: the first to which a rank has not come, or the last."""
+        """Find the call of this line that the GPU is at: the first that another rank did not reach, or the last."""
         ops = [op for op in self.record.ops[rank] if op.enqueued and op.line == line]
         return [next((op for op in ops if self._whom(op)), ops[-1])] if ops else []
 
     def _not_made(self, rank: int) -> tuple[int, ...]:
-        """The members of the group that a rank is making which have not begun to make it."""
+        """Find the members of the group that a rank is making which have not begun to make it."""
         logs = self.record.logs
         members = logs[rank].made[-1] if logs[rank].made else ()
         many = logs[rank].made.count(members)
@@ -104,7 +142,7 @@ class Story(Graph):
         return set(text.root_cause(self.outcome)[1]) - set(self.outcome.dead)
 
     def _instead(self, rank: int) -> Instead:
-        """What a rank did that does not wait."""
+        """Return what a rank did that does not wait."""
         outcome = self.outcome
         if outcome and rank in outcome.elsewhere:
             instead = outcome.elsewhere[rank]
@@ -119,7 +157,7 @@ class Story(Graph):
         return Instead(Did.FINISHED if outcome or self.record.logs[rank].ended is not None else Did.COMPUTES)
 
     def _left(self, rank: int) -> Op | None:
-        """The collective that a rank has been in, and left, while others wait in it: their lengths may differ."""
+        """Find the collective that a rank has been in, and left, while others wait in it: their lengths may differ."""
         theirs = {
             (op.within, op.nth) for r in self.waiting for op in _unfinished(self.record, r) if op.kind == "collective"
         }
@@ -127,7 +165,7 @@ class Story(Graph):
         return next((op for op in mine if (op.within, op.nth) in theirs), None)
 
     def _longest(self) -> None:
-        """The moment before the longest wait ended: who waited then, and what the others did."""
+        """Tell of the moment before the longest wait ended: who waited then, and what the others did."""
         if not self.record.waits:
             return
         longest = self.record.waits[0]
@@ -141,7 +179,7 @@ class Story(Graph):
                 self.instead[r] = self._doing(r, moment)
 
     def _doing(self, rank: int, moment: float) -> Instead:
-        """What a rank did then that did not wait."""
+        """Return what a rank did then that did not wait."""
         ops, ended = self.record.ops[rank], self.record.logs[rank].ended
         inside = [op for op in ops if op.entered < moment <= (op.ended or op.left or op.entered)]
         if inside:
@@ -153,7 +191,7 @@ class Story(Graph):
     # -- how long, and what was left ----------------------------------------------------------------------------------
 
     def _seconds(self, rank: int) -> float | None:
-        """For how long a rank had waited, or computed, when the lab looked."""
+        """Return for how long a rank had waited, or computed, when the lab looked."""
         plain, outcome = self._logs[rank], self.outcome
         if not plain or outcome is None or not outcome.at or rank in outcome.dead:
             return None
@@ -171,7 +209,7 @@ class Story(Graph):
         return max(0.0, now - max(began)) if began else None
 
     def _within(self, rank: int) -> list[Op]:
-        """The calls that a rank waits in; where it waits for handles and runs still, all that it may wait for."""
+        """Find the calls that a rank waits in; where it waits for handles and still runs, all that it may wait for."""
         w = self.waiting.get(rank)
         if w is not None and w.seen and self.outcome is not None:
             return self._enqueued(rank, self.outcome.waiting[rank].line)
@@ -204,16 +242,16 @@ class Story(Graph):
 
     @cached_property
     def _came(self) -> dict[tuple[tuple[int, ...], str, int], dict[int, str]]:
-        """Who came to each collective, and what they called it."""
+        """The ranks that came to each collective, and the names that they called it by."""
         return {(m.ranks, m.group, m.nth): {o.rank: o.op for o in m.ops} for m in self.record.meetings}
 
     @cached_property
     def _alone(self) -> set[int]:
-        """Sends that nobody took, and receives that nobody sent to."""
+        """Sends that no receive took, and receives that no send came to."""
         return {id(m.send or m.recv) for m in self.record.messages if m.send is None or m.recv is None}
 
     def _whom(self, op: Op) -> set[int]:
-        """For whom a call waits that has not ended: its peer, or those of a collective that did not come to it."""
+        """Find for whom an unfinished call waits: its peer, or those of a collective that did not come to it."""
         if op.kind != "collective":
             return set() if op.peer is None else {op.peer}
         came = self._came[*op.within, op.nth]
@@ -222,18 +260,18 @@ class Story(Graph):
         return absent & needs or absent or {r for r, called in came.items() if called != op.op}
 
     def _is_open(self, op: Op) -> bool:
-        """Whether an asynchronous call cannot have been done, because another rank did not take its part."""
+        """Tell whether an asynchronous call cannot have been done, because another rank did not take its part."""
         if not op.asynchronous or op.waited or op.there is not None:
             return False
         return bool(self._whom(op)) if op.kind == "collective" else id(op) in self._alone
 
 
 def _unfinished(record: Record, rank: int) -> list[Op]:
-    """The last call of a rank that did not end well; several where one `.wait()` is for all of them."""
+    """Find the last call of a rank that did not end well; several where one `.wait()` is for all of them."""
     ops = [op for op in record.ops[rank] if op.error or op.left is None]
     return [op for op in ops if op is ops[-1] or (op.waited is not None and op.waited == ops[-1].waited)]
 
 
 def _late(op: Op) -> bool:
-    """Whether a rank waits for the call's handle, not in the call, where NCCL sets up a way to the other rank."""
+    """Tell whether a rank waits for the call's handle, not in the call, where NCCL sets up a way to the other rank."""
     return bool(op.waited or (op.asynchronous and op.left is not None and not op.error))

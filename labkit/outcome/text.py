@@ -28,7 +28,7 @@ CAME = "successfully reached monitoredBarrier"
 
 @dataclass(frozen=True)
 class Cause:
-    """An error that came from nobody else, with all the ranks that raised it."""
+    """An error that no other rank caused, with all the ranks that raised it."""
 
     ranks: list[int]
     ename: str
@@ -40,7 +40,7 @@ class Cause:
 
 
 def merge(texts: dict[int, str]) -> str:
-    """One text out of the ranks' texts: in rank order, equal ones told once, every line behind its ranks.
+    """Merge the ranks' texts: in rank order, equal ones told once, every line behind its ranks.
 
     >>> print(merge({0: "hi\\n", 1: "hi\\n", 2: "ho\\n"}), end="")
     ranks 0, 1 │ hi
@@ -54,7 +54,7 @@ def merge(texts: dict[int, str]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text that remains to be read: no colours, progress bars in their last state, no last newline."""
+    """Return what of a text remains to be read: no colours, progress bars in their last state, no last newline."""
     lines = ANSI.sub("", text).removesuffix("\n").split("\n")
     return "\n".join(next((s for s in reversed(line.split("\r")) if s), "") for line in lines)
 
@@ -89,7 +89,7 @@ def root_cause(outcome: Outcome) -> tuple[list[Cause], dict[int, str]]:
 
 
 def named(ename: str, evalue: str) -> str:
-    """An exception in one line, as Python writes it: "ValueError: no", or "AssertionError" alone.
+    """Write an exception in one line, as Python does: "ValueError: no", or "AssertionError" alone.
 
     >>> named("AssertionError", "")
     'AssertionError'
@@ -98,7 +98,7 @@ def named(ename: str, evalue: str) -> str:
 
 
 def shorten(evalue: str) -> str:
-    """A message without what differs between runs or helps no learner: ports, addresses, C++ sources.
+    """Cut from a message what differs between runs or helps no learner: ports, addresses, C++ sources.
 
     >>> shorten("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234")
     'Connection closed by peer'
@@ -122,7 +122,7 @@ def shorten(evalue: str) -> str:
 
 
 def trim(traceback: str) -> str:
-    """An IPython traceback cut to the learner's own lines.
+    """Cut an IPython traceback to the learner's own lines.
 
     Frames of Python, torch and labkit go; so do the header and the closing message, which the error repeats.
     Engines number cells on their own, so frames say "This cell" or "An earlier cell".
@@ -132,13 +132,13 @@ def trim(traceback: str) -> str:
 
 
 def lines(traceback: str) -> list[tuple[bool, int]]:
-    """The lines of cells that an error came through, the outermost first: whether of the last cell, and the number."""
+    """List the lines of cells that an error came through, outermost first: whether of the last cell, and the number."""
     newest, kept = _kept(traceback)
     return [(int(m[1]) == newest, int(m[2])) for block in kept if (m := IN_CELL.match(block))]
 
 
 def _kept(traceback: str) -> tuple[int, list[str]]:
-    """The number of the last cell in an IPython traceback, and the frames that `trim` shows."""
+    """Return the number of the last cell in an IPython traceback, and the frames that `trim` shows."""
     text = ANSI.sub("", traceback).strip("\n")
     newest = max((int(n) for n in re.findall(r"^ *Cell In\[(\d+)\]", text, re.MULTILINE)), default=0)
     kept: list[str] = []

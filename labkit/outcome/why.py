@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from labkit.outcome import text
 from labkit.outcome.outcome import Did, Outcome
 from labkit.outcome.story import Story
-from labkit.theory.record import Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Record
 
 FAILED = "DistBackendError"  # what torch raises where NCCL fails
 
@@ -31,7 +32,7 @@ def mistagged(story: Story) -> list[tuple[Op, Op]]:
 
 
 def blamed(story: Story) -> list[int]:
-    """Find the ranks that keep the others waiting: those that died, else those waited for; all where nobody knows.
+    """Find the ranks that keep the others waiting: those that died, else those waited for; all where that is unknown.
 
     Who died took along what is known of its calls.
     """
@@ -42,7 +43,7 @@ def blamed(story: Story) -> list[int]:
 
 
 def raised_in(story: Story, rank: int) -> int | None:
-    """Find the line of the cell in which a rank raised; None where it did not, or nobody knows."""
+    """Find the line of the cell in which a rank raised; None where it did not, or that is not known."""
     if story.outcome is None or story.instead[rank].did is not Did.RAISED or rank not in story.outcome.errors:
         return None
     return next((line for last, line in text.lines(story.outcome.errors[rank].traceback) if last), None)
@@ -82,19 +83,19 @@ def begins_singly(record: Record) -> bool:
 
 
 def _single(ops: Sequence[Op]) -> Op | None:
-    """The send or receive on a GPU, of no batch, that a rank did not get through."""
+    """Find the send or receive on a GPU, of no batch, that a rank did not get through."""
     last = next((op for op in reversed(ops) if op.error or op.left is None), None)
     return last if last and last.kind != "collective" and last.enqueued and not last.batch else None
 
 
 def _kept(ops: Sequence[Op], failed: Op) -> bool:
-    """Whether a rank has the handle of another single send or receive, and has not waited for it."""
+    """Tell whether a rank has the handle of another single send or receive, and has not waited for it."""
     others = (op for op in ops if op is not failed and op.kind != "collective" and op.enqueued and not op.batch)
     return any(op.asynchronous and not op.waited for op in others)
 
 
 def _alike(calls: dict[int, Op], op: Op) -> bool:
-    """Whether the way from peer to peer leads back to this call, by sends alone or by receives alone."""
+    """Tell whether the way from peer to peer leads back to this call, by sends alone or by receives alone."""
     way = [op.rank]
     while (peer := calls[way[-1]].peer) in calls and calls[peer].kind == op.kind:
         if peer == op.rank:

@@ -6,7 +6,7 @@ Colours mean ranks and stand at the foot of a bar; what lies in it is told apart
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.floor.words import nbytes
-from labkit.plot.sheet import chip, extent, sheet, shortened, write
+from labkit.plot.sheet import Scale, chip, extent, in_lines, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.15, 1.9, 0.4
@@ -30,6 +30,7 @@ LOOKS = (
     (PAGE, "xx", INK),
     (EDGE, "", INK),
     (PAGE, "---", INK),
+    (PAGE, "||||", INK),
 )
 MARK = (0, (4, 2.5))  # the dashes of a formula
 
@@ -44,42 +45,34 @@ class Held:
 
     @property
     def height(self) -> float:
-        """Of its title and its bars."""
+        """The height of its title and its bars."""
         return HEAD + ROW * len(self.bars) + GAP
 
 
-def kinds(blocks: Sequence[Held]) -> list[str]:
-    """Every kind, in the order in which they come first."""
-    return list(dict.fromkeys(kind for block in blocks for bar in block.bars for kind in bar))
-
-
 def look(i: int) -> tuple[str, str, str]:
-    """Ground, hatch and ink of the i-th kind; beyond the last look they come again, and the text tells them apart."""
+    """Return ground, hatch and ink of the i-th kind; beyond the last look they come again, and the text tells them."""
     return LOOKS[i % len(LOOKS)]
 
 
-def axes(blocks: Sequence[Held]) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, _top(blocks) + sum(block.height for block in blocks) + BOTTOM)
-
-
-def draw(ax: Axes, blocks: Sequence[Held]) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
-    names = kinds(blocks)
-    for left, line, kind in _legend(blocks):
-        _swatch(ax, left, TOP + LINE * line, names.index(kind) if kind else -1)
-        write(ax, left + _swatch_width(kind) + 0.15, TOP + LINE * line, _said(kind), 8, align="left")
-    top = _top(blocks)
+def draw(blocks: Sequence[Held]) -> Axes:
+    """Draw the blocks one under the other, under a legend of the kinds."""
+    kinds = list(dict.fromkeys(kind for block in blocks for bar in block.bars for kind in bar))
+    legend = _legend(kinds, any(block.formula is not None for block in blocks))
+    top = TOP + LINE * max((line for _, line, _ in legend), default=0) + 0.4
     bottom = top + sum(block.height for block in blocks)
+    ax = sheet(WIDE, bottom + BOTTOM)
+    for left, line, kind in legend:
+        _swatch(ax, left, TOP + LINE * line, kinds.index(kind) if kind else -1)
+        write(ax, left + _swatch_width(kind) + 0.15, TOP + LINE * line, _said(kind), 8, align="left")
     x = _scale(ax, blocks, top, bottom)
     for block in blocks:
-        _block(ax, block, top, x, names)
+        _block(ax, block, top, x, kinds)
         top += block.height
     return ax
 
 
-def _block(ax: Axes, block: Held, top: float, x: Callable[[float], float], names: Sequence[str]) -> None:
-    """One expression: its title, a bar a rank, and the formula across them."""
+def _block(ax: Axes, block: Held, top: float, x: Scale, names: Sequence[str]) -> None:
+    """Draw one expression: its title, a bar a rank, and the formula across them."""
     title = shortened(block.title, 0.55 * WIDE, 9.5, mono=True)
     write(ax, MARGIN, top + HEAD / 2, title, 9.5, align="left", mono=True)
     for r, bar in enumerate(block.bars):
@@ -96,8 +89,8 @@ def _block(ax: Axes, block: Held, top: float, x: Callable[[float], float], names
         _formula(ax, block, top, x, MARGIN + extent(title, 9.5, mono=True))
 
 
-def _mark(block: Held, r: int, x: Callable[[float], float], end: float) -> float:
-    """Where the formula's mark stands, if the total would lie upon it; 0 where it does not."""
+def _mark(block: Held, r: int, x: Scale, end: float) -> float:
+    """Return where the formula's mark stands, if the total would lie upon it, else 0."""
     if block.formula is None:
         return 0.0
     mark = x(block.formula[r])
@@ -109,7 +102,7 @@ def part(
     ax: Axes, left: float, right: float, y: float, i: int, said: str, size: float = 7.5, high: float = BAR,
     room: float = 0.14, spare: float = 0.3, inset: float = 0.0,
 ) -> None:  # fmt: skip
-    """The i-th kind's piece of a bar, `high`, with its figure where it has `room` around it and `spare` beyond."""
+    """Draw the i-th kind's piece of a bar, `high`, with its figure where it has `room` around it and `spare` beyond."""
     ground, hatch, ink = look(i)
     swatch(ax, left, y, right - left, high, i)
     words = extent(said, size)
@@ -122,7 +115,7 @@ def part(
 
 
 def swatch(ax: Axes, left: float, y: float, wide: float, high: float, i: int) -> None:
-    """A box in the look of the i-th kind."""
+    """Draw a box in the look of the i-th kind."""
     ground, hatch, _ = look(i)
     for face, edge, line, zorder in ((ground, "none", None, 3), ("none", FAINT, 0, 3), ("none", INK, 0.7, 4)):
         if edge != FAINT or hatch:
@@ -131,8 +124,8 @@ def swatch(ax: Axes, left: float, y: float, wide: float, high: float, i: int) ->
             box.set(linewidth=line, hatch=hatch if edge == FAINT else None)
 
 
-def _formula(ax: Axes, block: Held, top: float, x: Callable[[float], float], title: float) -> None:
-    """A dashed line where each bar should end, and its figure above."""
+def _formula(ax: Axes, block: Held, top: float, x: Scale, title: float) -> None:
+    """Draw a dashed line where each bar should end, and its figure above."""
     assert block.formula is not None
     first = top + HEAD
     for size, run in groupby(enumerate(block.formula), key=lambda rank_and_size: rank_and_size[1]):
@@ -148,25 +141,21 @@ def _formula(ax: Axes, block: Held, top: float, x: Callable[[float], float], tit
     write(ax, middle, top + HEAD - 0.2, words, 8, FAINT)
 
 
-def _scale(ax: Axes, blocks: Sequence[Held], top: float, bottom: float) -> Callable[[float], float]:
-    """The axis, from 0; where a number of bytes lies on it."""
+def _scale(ax: Axes, blocks: Sequence[Held], top: float, bottom: float) -> Scale:
+    """Draw the axis, from 0, and return it."""
     ends = [sum(bar.values()) for block in blocks for bar in block.bars]
     ends += [size for block in blocks for size in block.formula or ()]
     marks = ticks(max(ends, default=0.0))
-    end = max(marks[-1], max(ends, default=0.0))
-
-    def x(size: float) -> float:
-        return LEFT + size / end * (WIDE - LEFT - RIGHT)
-
+    x = Scale(max(marks[-1], *ends, 0.0), LEFT, WIDE - RIGHT)
     for mark in marks:
         ax.plot([x(mark)] * 2, [top, bottom], color=GRID, linewidth=0.7, zorder=0)
         write(ax, x(mark), bottom + 0.28, nbytes(mark) if mark else "0", 7.5, FAINT)
-    write(ax, (x(0) + x(end)) / 2, bottom + 0.7, "bytes that a rank holds", 8, FAINT)
+    write(ax, (x.left + x.right) / 2, bottom + 0.7, "bytes that a rank holds", 8, FAINT)
     return x
 
 
 def ticks(most: float) -> list[float]:
-    """Round numbers of bytes from 0, three to seven of them; the last one is not beyond `most`.
+    """Return round numbers of bytes from 0, three to seven of them; the last one is not beyond `most`.
 
     >>> ticks(100), [int(t) >> 10 for t in ticks(450 * 1024)]
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0, 100, 200, 300, 400])
@@ -179,17 +168,12 @@ def ticks(most: float) -> list[float]:
     return [k * step * unit for k in range(math.floor(most / unit / step + 1e-9) + 1)]
 
 
-def _legend(blocks: Sequence[Held]) -> list[tuple[float, int, str]]:
-    """Where each kind stands: x, its line, its name; the formula, if any, has none."""
-    found = []
-    x, line = MARGIN, 0
-    for kind in [*kinds(blocks), *[""] * any(block.formula is not None for block in blocks)]:
-        width = _swatch_width(kind) + 0.15 + extent(_said(kind), 8)
-        if x > MARGIN and x + width > WIDE - MARGIN:
-            x, line = MARGIN, line + 1
-        found.append((x, line, kind))
-        x += width + 0.55
-    return found
+def _legend(kinds: Sequence[str], formula: bool) -> list[tuple[float, int, str]]:
+    """Return where each kind stands: x, its line, its name; the formula, if any, has none."""
+    names = [*kinds, *[""] * formula]
+    widths = [_swatch_width(kind) + 0.15 + extent(_said(kind), 8) for kind in names]
+    places = in_lines(widths, MARGIN, WIDE - MARGIN, 0.55)
+    return [(x, line, kind) for (x, line), kind in zip(places, names, strict=True)]
 
 
 def _said(kind: str) -> str:
@@ -203,10 +187,5 @@ def _swatch_width(kind: str) -> float:
 def _swatch(ax: Axes, x: float, y: float, i: int) -> None:
     if i < 0:
         ax.plot([x + 0.07] * 2, [y - 0.25, y + 0.25], color=INK, linewidth=1.5, linestyle=MARK)
-        return
-    swatch(ax, x, y, SWATCH, 0.34, i)
-
-
-def _top(blocks: Sequence[Held]) -> float:
-    """Where the first block begins: under the legend."""
-    return TOP + LINE * max((line for _, line, _ in _legend(blocks)), default=0) + 0.4
+    else:
+        swatch(ax, x, y, SWATCH, 0.34, i)

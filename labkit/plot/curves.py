@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -21,20 +22,17 @@ MARKED = 20  # places of a panel at most that bear a mark
 MARKS = ("o", "s", "^", "D", "v", "p", "P", "X")
 
 Panel = tuple[str, Mapping[int, Sequence[float]], str]  # its heading, each rank's values, and a note
-Against = tuple[str, Mapping[int, Sequence[float]]]  # what an axis says, and where each rank's values lie on it
+Against = tuple[str, Mapping[int, Sequence[float]]]  # an axis's words, and where each rank's values lie on it
 
 
-def axes(panels: Sequence[Panel]) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE * min(ACROSS, len(panels)) + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
-
-
-def draw(ax: Axes, panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = ()) -> Axes:
-    """Draw on axes as `axes` makes them; value i of a line belongs to step `every · (i + 1)`.
+def draw(panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = ()) -> Axes:
+    """Draw the panels on one scale; value i of a line belongs to step `every · (i + 1)`.
 
     With `against`, a panel's values lie where it says instead.
     """
-    _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), WIDE * min(ACROSS, len(panels)))
+    wide = WIDE * min(ACROSS, len(panels))
+    ax = sheet(wide + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
+    _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), wide)
     finite = [v for _, lines, _ in panels for line in lines.values() for v in line if math.isfinite(v)]
     if against:
         reached = [x for _, lines in against for line in lines.values() for x in line]
@@ -51,12 +49,12 @@ def draw(ax: Axes, panels: Sequence[Panel], every: int = 1, against: Sequence[Ag
 
 
 def steps(count: int, every: int = 1) -> list[float]:
-    """The steps that so many values belong to, one kept after each `every` of them."""
+    """Return the steps that so many values belong to, one kept after each `every` of them."""
     return [float(every * (i + 1)) for i in range(count)]
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers, four to seven of them, that enclose low and high.
+    """Return round numbers, four to seven of them, that enclose low and high.
 
     >>> ticks(2.5, 3.6), ticks(5, 100)
     ([2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6], [0.0, 20.0, 40.0, 60.0, 80.0, 100.0])
@@ -70,11 +68,11 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
-    """As many ranks as there is room for, and the last."""
+    """Name as many ranks as there is room for, and the last."""
     x = MARGIN
     for r in ranks:
         ax.plot([x, x + 0.7], [0.5, 0.5], color=stroke(r), linewidth=1.6)
-        _mark(ax, x + 0.35, 0.5, r)
+        mark(ax, x + 0.35, 0.5, r, color(r), 0.6)
         write(ax, x + 0.85, 0.5, f"rank {r}", 8, align="left")
         x += 1.25 + extent(f"rank {r}", 8)
         if x > room - 2 and r != ranks[-1]:
@@ -85,7 +83,7 @@ def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
 def frame(
     ax: Axes, box: tuple[float, float, float, float], across: Sequence[float], up: Sequence[float], what: str
 ) -> Callable[[float, float], tuple[float, float]]:
-    """Draw a grid with its figures in a box (left, right, top, bottom); returns where a point lies in it."""
+    """Draw a grid with its figures in a box (left, right, top, bottom), and return where a point lies in it."""
     left, right, top, bottom = box
 
     def place(along: float, value: float) -> tuple[float, float]:
@@ -113,7 +111,7 @@ def frame(
 
 
 def figure(along: float) -> str:
-    """A number on an axis: seconds, steps, samples.
+    """Write a number on an axis: seconds, steps, samples.
 
     >>> figure(0.013), figure(60), figure(24000), figure(2.5e12)
     ('0.013', '60', '24,000', '2.5e+12')
@@ -131,19 +129,28 @@ def _panel(
     write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
     place = frame(ax, (left, right, y + TOP, y + BOTTOM), across, up, what)
     for nth, (r, line) in enumerate(sorted(lines.items())):
-        places = [
-            place(along, v) if math.isfinite(v) else (math.nan, math.nan)
-            for along, v in zip(where[r], line, strict=True)
-        ]
+        places = points(place, where[r], line)
         ax.plot(*zip(*places, strict=True), color=stroke(r), linewidth=1.6, zorder=2)
         gap = math.ceil(len(places) / MARKED)
         for i, (across_, level) in enumerate(places[gap - 1 :: gap]):
             if i % len(lines) == nth and math.isfinite(level):
-                _mark(ax, across_, level, r)
+                mark(ax, across_, level, r, color(r), 0.6)
 
 
-def _mark(ax: Axes, x: float, y: float, r: int) -> None:
-    ax.plot(
-        [x], [y], marker=MARKS[r % len(MARKS)], markersize=6, color=color(r), markeredgecolor=INK,
-        markeredgewidth=0.6, zorder=4,
-    )  # fmt: skip
+def points(
+    place: Callable[[float, float], tuple[float, float]], xs: Sequence[float], ys: Sequence[float]
+) -> list[tuple[float, float]]:
+    """Return where a line's points lie; one whose value is not finite is a gap."""
+    return [place(x, y) if math.isfinite(y) else (math.nan, math.nan) for x, y in zip(xs, ys, strict=True)]
+
+
+def mark(ax: Axes, x: float, y: float, nth: int, fill: str, edge: float) -> None:
+    """Draw the n-th line's mark."""
+    look: dict[str, Any] = {
+        "markersize": 6,
+        "color": fill,
+        "markeredgecolor": INK,
+        "markeredgewidth": edge,
+        "zorder": 4,
+    }
+    ax.plot([x], [y], marker=MARKS[nth % len(MARKS)], **look)

@@ -52,7 +52,7 @@ class Drawing:
 
     @property
     def ranks(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.columns[0])
 
     @cached_property
@@ -67,7 +67,7 @@ class Drawing:
 
     @cached_property
     def starts(self) -> list[float]:
-        """Where each column begins, and where the last one ends; a long title may jut out over its tiles."""
+        """The places where each column begins, and where the last one ends; a long title may jut out over its tiles."""
         starts, widths = [LEFT], [_width(column) for column in self.fitted]
         juts = [max(0.0, (extent(title, 9, bold=True) - w) / 2) for title, w in zip(self.titles, widths, strict=False)]
         last = len(widths) - 1
@@ -89,49 +89,33 @@ class Drawing:
 
     @cached_property
     def row(self) -> float:
-        """From row to row."""
+        """The distance from row to row."""
         rooms = [2 * NEAR + LANE * lane for lane in self.leaving.values()]
         rooms += [3 * NEAR + HEAD + LANE * lane for lane in self.arriving.values()]
         return TILE + max(APART, *rooms, 0.0)
 
     @property
     def title(self) -> float:
-        """Where the titles are."""
+        """The height at which the titles are."""
         return TOP - 0.5 + 0.5 * bool(self.code)
 
     @property
     def top(self) -> float:
-        """Where the first row begins."""
+        """The height at which the first row begins."""
         return self.title + 0.5 + LANE * sum(r == 0 for r, _ in self.leaving)
 
-    @property
-    def bottom(self) -> float:
-        """Where the last row and its room end."""
-        return self.top + self.row * self.ranks
 
-    @property
-    def width(self) -> float:
-        """The width of the drawing."""
-        least = max(12.0 if self.wrong else 9.0, extent(self.code, 8.5, mono=True) + 2 * MARGIN)
-        return max(self.starts[-1] + 0.3, least)
-
-    @cached_property
-    def lines(self) -> list[tuple[str, bool]]:
-        """The lines under it, wrapped to its width, each with whether it tells a mistake."""
-        room = self.width - 2 * MARGIN
-        said = [(f"✗ {line}", True) for line in self.wrong] + [(line, False) for line in self.notes]
-        return [(part, wrong) for line, wrong in said for part in wrapped(line, room, 8.5 if wrong else 7.5, wrong)]
-
-
-def axes(drawing: Drawing) -> Axes:
-    """Axes that are large enough."""
-    return sheet(drawing.width, drawing.bottom + LINE * len(drawing.lines) + 0.25)
-
-
-def draw(ax: Axes, drawing: Drawing) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
-    pen = Pen(ax)
+def draw(drawing: Drawing) -> Axes:
+    """Draw the rows of tiles with their arrows, and the lines under them."""
     top, starts = drawing.top, drawing.starts
+    bottom = top + drawing.row * drawing.ranks
+    least = max(12.0 if drawing.wrong else 9.0, extent(drawing.code, 8.5, mono=True) + 2 * MARGIN)
+    width = max(starts[-1] + 0.3, least)
+    said = [(f"✗ {line}", True) for line in drawing.wrong] + [(line, False) for line in drawing.notes]
+    room = width - 2 * MARGIN
+    lines = [(part, wrong) for line, wrong in said for part in wrapped(line, room, 8.5 if wrong else 7.5, wrong)]
+    ax = sheet(width, bottom + LINE * len(lines) + 0.25)
+    pen = Pen(ax)
     if drawing.code:
         pen.text(MARGIN, 0.45, drawing.code, 8.5, FAINT, "left", mono=True)
     for title, column, x in zip(drawing.titles, drawing.fitted, starts, strict=False):
@@ -144,16 +128,15 @@ def draw(ax: Axes, drawing: Drawing) -> Axes:
             for (left, _), tile in zip(_places(column[r], x), flat(column[r]), strict=True):
                 pen.tile(left, y, tile)
     _arrows(pen, drawing)
-    y = drawing.bottom + 0.1
-    for line, wrong in drawing.lines:
+    for i, (line, wrong) in enumerate(lines):
+        y = bottom + 0.1 + LINE * i
         pen.text(MARGIN, y, line, 8.5 if wrong else 7.5, WRONG if wrong else FAINT, "left", bold=wrong)
-        y += LINE
     pen.finish()
     return ax
 
 
 def small(drawing: Drawing) -> Axes:
-    """The tiles alone, in rows that stand close together: for a page that many pictures share."""
+    """Draw the tiles alone, in rows that stand close together: for a page that many pictures share."""
 
     def plain(tile: Tile) -> Tile:
         word = SMALL_WORDS.get(tile.label or tile.text) if tile.kind == "empty" else None
@@ -187,7 +170,7 @@ def _width(column: Iterable[Groups]) -> float:
 
 
 def _places(groups: Groups, x: float) -> list[tuple[float, float]]:
-    """Where each tile of a row begins and ends."""
+    """Return where each tile of a row begins and ends."""
     places = []
     for group in groups:
         for tile in group:
@@ -198,7 +181,7 @@ def _places(groups: Groups, x: float) -> list[tuple[float, float]]:
 
 
 def _lanes(spans: Sequence[tuple[int, Span]]) -> dict[tuple[int, Span], int]:
-    """Each span's number among those of its row, from 0."""
+    """Number each span among those of its row, from 0."""
     seen: Counter[int] = Counter()
     numbered = {}
     for r, span in spans:
@@ -208,7 +191,7 @@ def _lanes(spans: Sequence[tuple[int, Span]]) -> dict[tuple[int, Span], int]:
 
 
 def _arrows(pen: Pen, drawing: Drawing) -> None:
-    """From sources to results: whole rows from side to side, parts of them by their lanes."""
+    """Draw arrows from sources to results: whole rows from side to side, parts of them by their lanes."""
     if not drawing.arrows:
         return
     starts = drawing.starts

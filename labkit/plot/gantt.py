@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plot.sheet import chip, clock, extent, sheet, write
+from labkit.plot.sheet import Scale, chip, clock, extent, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.3, 0.35, 0.4
@@ -43,25 +43,14 @@ class Chart:
     seconds: bool
     notes: Sequence[str] = ()
 
-    @property
-    def end(self) -> float:
-        """Of the last bar."""
-        return max([1e-9, *(bar.end for lane in self.lanes for bar in lane)])
 
-    def x(self, moment: float) -> float:
-        """Where a moment lies."""
-        return LEFT + moment / (1.01 * self.end) * (WIDE - LEFT - RIGHT)
-
-
-def axes(chart: Chart) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, TOP + LANE * len(chart.lanes) + BOTTOM + LINE * len(chart.notes))
-
-
-def draw(ax: Axes, chart: Chart) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(chart: Chart) -> Axes:
+    """Draw the chart, its axis and a legend of its passes."""
     bottom = TOP + LANE * len(chart.lanes)
-    _axis(ax, chart, bottom)
+    ax = sheet(WIDE, bottom + BOTTOM + LINE * len(chart.notes))
+    end = max([1e-9, *(bar.end for lane in chart.lanes for bar in lane)])
+    x = Scale(1.01 * end, LEFT, WIDE - RIGHT)
+    _axis(ax, chart, x, end, bottom)
     _legend(ax, chart)
     for r, (lane, head) in enumerate(zip(chart.lanes, chart.heads, strict=True)):
         middle = TOP + LANE * (r + 0.5)
@@ -70,21 +59,21 @@ def draw(ax: Axes, chart: Chart) -> Axes:
         write(ax, 0.82, middle + 0.16, head, LETTERS, FAINT, "left")
         ax.plot([LEFT, WIDE - RIGHT], [middle] * 2, color=EDGE, linewidth=0.8, zorder=1)
         for bar in lane:
-            _bar(ax, chart, bar, middle)
+            _bar(ax, x, bar, middle)
     for i, note in enumerate(chart.notes):
         write(ax, MARGIN, bottom + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
     return ax
 
 
-def _axis(ax: Axes, chart: Chart, bottom: float) -> None:
+def _axis(ax: Axes, chart: Chart, x: Scale, end: float, bottom: float) -> None:
     if chart.seconds:
-        clock(ax, chart.x, chart.end, TOP - 0.05, bottom + 0.05, chart.axis)
+        clock(ax, x, end, TOP - 0.05, bottom + 0.05, chart.axis)
         return
-    for mark in MaxNLocator(10, integer=True).tick_values(0, chart.end):
-        if 0 <= mark <= chart.end:
-            ax.plot([chart.x(mark)] * 2, [TOP - 0.05, bottom + 0.05], color=GRID, linewidth=0.7, zorder=0)
-            write(ax, chart.x(mark), bottom + 0.33, f"{mark:g}", 7.5, FAINT)
-    write(ax, (chart.x(0) + chart.x(chart.end)) / 2, bottom + 0.73, chart.axis, 8, FAINT)
+    for mark in MaxNLocator(10, integer=True).tick_values(0, end):
+        if 0 <= mark <= end:
+            ax.plot([x(mark)] * 2, [TOP - 0.05, bottom + 0.05], color=GRID, linewidth=0.7, zorder=0)
+            write(ax, x(mark), bottom + 0.33, f"{mark:g}", 7.5, FAINT)
+    write(ax, (x(0) + x(end)) / 2, bottom + 0.73, chart.axis, 8, FAINT)
 
 
 def _legend(ax: Axes, chart: Chart) -> None:
@@ -101,8 +90,8 @@ def _legend(ax: Axes, chart: Chart) -> None:
         write(ax, x + 0.62, 0.5, "below it: through the second chunk (b)", 8, align="left")
 
 
-def _bar(ax: Axes, chart: Chart, bar: Bar, middle: float) -> None:
-    a, b = chart.x(bar.start), chart.x(bar.end)
+def _bar(ax: Axes, x: Scale, bar: Bar, middle: float) -> None:
+    a, b = x(bar.start), x(bar.end)
     _box(ax, (a, b), (middle - HIGH / 2, middle + HIGH / 2), bar.of)
     for i in range(bar.chunk):
         y = middle + HIGH / 2 - 0.02 - 0.09 * i

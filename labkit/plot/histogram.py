@@ -33,12 +33,12 @@ class Counts:
 
     @property
     def high(self) -> float:
-        """Of the bars, and of the words beside them."""
+        """The height of the bars, and of the words beside them."""
         return max(HIGH, ROW * (len(self.counts) + 1))
 
     @property
     def height(self) -> float:
-        """Of the panel."""
+        """The height of the panel."""
         return HEAD + self.high + BOTTOM
 
 
@@ -52,16 +52,16 @@ class Values:
 
     @property
     def many(self) -> int:
-        """How many bars of one rank stand side by side."""
+        """The number of one rank's bars that stand side by side."""
         return (self.last - self.first) // self.width + 1
 
     def said(self, i: int) -> str:
-        """The values of the i-th bar."""
+        """Return the values of the i-th bar, in words."""
         first = self.first + self.width * i
         return f"{first:,}" if self.width == 1 else f"{first:,}–{first + self.width - 1:,}"
 
     def counted(self, counts: Mapping[int, int]) -> list[int]:
-        """How many times a rank has the values of each bar."""
+        """Count how many times a rank has the values of each bar."""
         tall = [0] * self.many
         for value, times in counts.items():
             tall[(value - self.first) // self.width] += times
@@ -69,7 +69,7 @@ class Values:
 
 
 def values(panels: Sequence[Counts], most: int | None = None) -> Values:
-    """An axis from 0, or from the least value if that is less, with about `most` bars of a rank at most."""
+    """Return an axis from 0, or from the least value if that is less, with about `most` bars of a rank at most."""
     most = most or MOST // max(4, *(len(panel.counts) for panel in panels))
     found = [v for panel in panels for counts in panel.counts.values() for v in counts]
     low, high = min(0, *found, 0), max(0, *found, 0)
@@ -78,13 +78,9 @@ def values(panels: Sequence[Counts], most: int | None = None) -> Values:
     return Values(first, max(high, first), width)
 
 
-def axes(panels: Sequence[Counts]) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, TOP + sum(panel.height for panel in panels))
-
-
-def draw(ax: Axes, panels: Sequence[Counts]) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(panels: Sequence[Counts]) -> Axes:
+    """Draw the panels one under the other, on one scale."""
+    ax = sheet(WIDE, TOP + sum(panel.height for panel in panels))
     across = values(panels)
     tallest = max((t for p in panels for c in p.counts.values() for t in across.counted(c)), default=1)
     top = TOP
@@ -103,7 +99,7 @@ def _panel(ax: Axes, panel: Counts, top: float, across: Values, tallest: int) ->
     room = (RIGHT - LEFT) / across.many
 
     def x(value: float) -> float:
-        """The middle of a value's own room, also between two values."""
+        """Return the middle of a value's own room, also between two values."""
         return LEFT + room * ((value - across.first) / across.width + 0.5 / across.width)
 
     write(ax, MARGIN, top + 0.3, shortened(panel.title, RIGHT - MARGIN, 9.5, mono=True), 9.5, align="left", mono=True)
@@ -132,7 +128,7 @@ def _panel(ax: Axes, panel: Counts, top: float, across: Values, tallest: int) ->
 
 
 def _side_by_side(ax: Axes, middle: float, wide: float, times: Mapping[int, int], y: Callable[[float], float]) -> None:
-    """The bars of one value: of the ranks that have it, in their order."""
+    """Draw the bars of one value: of the ranks that have it, in their order."""
     left = middle - wide * len(times) / 2
     for nth, (r, tall) in enumerate(times.items()):
         box = Rectangle((left + wide * nth, y(tall)), wide, y(0) - y(tall), facecolor=color(r), edgecolor=INK, zorder=3)
@@ -141,7 +137,7 @@ def _side_by_side(ax: Axes, middle: float, wide: float, times: Mapping[int, int]
 
 
 def _across(ax: Axes, panel: Counts, across: Values, floor: float, room: float) -> None:
-    """The figures below, as many as there is room for, and what they are."""
+    """Write the figures below, as many as there is room for, and what they are."""
     said = [across.said(i) for i in range(across.many)]
     every = _round((max(extent(words, 7.5) for words in said) + 0.25) / room)
     for i, words in enumerate(said):
@@ -151,7 +147,7 @@ def _across(ax: Axes, panel: Counts, across: Values, floor: float, room: float) 
 
 
 def up(tallest: int) -> list[int]:
-    """Whole numbers from 0, up to six of them, none above the tallest bar.
+    """Return whole numbers from 0, up to six of them, none above the tallest bar.
 
     >>> up(3), up(47)
     ([0, 1, 2, 3], [0, 10, 20, 30, 40])
@@ -160,6 +156,6 @@ def up(tallest: int) -> list[int]:
 
 
 def _round(least: float) -> int:
-    """The smallest of 1, 2, 5, 10, 20, … that is not less."""
+    """Return the smallest of 1, 2, 5, 10, 20, … that is not less."""
     power = 10 ** max(0, math.floor(math.log10(least))) if least > 1 else 1
     return next(k * power for k in (1, 2, 5, 10) if k * power >= least)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle, Rectangle
+from matplotlib.patches import Rectangle
 
 from labkit.floor.words import seconds
 from labkit.plot.rows import (
@@ -20,76 +21,59 @@ from labkit.plot.rows import (
     WIDE,
     Bar,
     Row,
-    Scale,
     one_name,
     rows,
     scale,
 )  # fmt: skip
-from labkit.plot.sheet import BLACK, WHITE, Align, chip, clock, extent, sheet, write
+from labkit.plot.sheet import BLACK, WHITE, Align, Scale, chip, clock, extent, in_lines, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
-from labkit.theory.record import Record, Span
+from labkit.plot.timeline import HATCHES, WORDS, could_leave, message
+from labkit.theory.log import Span
+from labkit.theory.record import Record
 
 # Greys, for colours mean ranks.
 PASSES = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "": (PAGE, "")}
 HIDDEN, EXPOSED = "#b4bec8", "#56606b"
-WAITS = {"waited": "////", "stayed": "\\\\\\\\", "never": "xxx"}
 ON = {"hidden": BLACK, "exposed": WHITE}  # inks
 MARGIN, LEGEND, GAP, BOTTOM, LINE = 0.4, 0.5, 0.62, 1.0, 0.42
-
-Entry = tuple[str, str, float]  # of the legend: what, its words, where
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Where everything lies: rank r's lanes begin at `tops[r]`."""
+    """The places of everything: rank r's lanes begin at `tops[r]`."""
 
     record: Record
     x: Scale
     rows: Sequence[Row]
     tops: Sequence[float]
-    legend: Sequence[Sequence[Entry]]  # its lines
-    notes: Sequence[str]
 
     def lane(self, rank: int) -> float:
-        """Where a rank's communication begins."""
-        return self.tops[rank] + BOX * self.rows[rank].levels + 2 * STRIP
+        """Return where a rank's communication begins."""
+        return self.tops[rank] + self.rows[rank].computing
 
     def y(self, bar: Bar) -> float:
-        """The middle of a bar."""
+        """Return the middle of a bar."""
         return self.lane(bar.op.rank) + self.rows[bar.op.rank].thick * (bar.track + 0.5)
 
-    @property
-    def bottom(self) -> float:
-        """Of the last rank."""
-        return self.tops[-1] + self.rows[-1].height
 
-
-def plan(record: Record) -> Plan:
-    """Give everything its place."""
+def draw(record: Record) -> Axes:
+    """Draw a record with spans, two lanes a rank."""
     x = scale(record)
     found = rows(record, x)
     legend = _legend(record, found)
-    tops = [LEGEND + LINE * len(legend) + 0.2]
+    tops = [LEGEND + LINE * (1 + legend[-1][1]) + 0.2]
     for row in found[:-1]:
         tops.append(tops[-1] + row.height + GAP)
+    bottom = tops[-1] + found[-1].height
     notes = list(record.notes)
     if left_out := sum(row.left_out for row in found):
         notes.append(f"not drawn, for want of room: {left_out:,} of the spans and operations; the text has all of them")
-    return Plan(record, x, found, tops, legend, notes)
-
-
-def axes(plan: Plan) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, plan.bottom + BOTTOM + LINE * len(plan.notes))
-
-
-def draw(ax: Axes, plan: Plan) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
-    clock(ax, plan.x, plan.x.until, plan.tops[0] - 0.1, plan.bottom + 0.1, "{} since the first span or call began")
-    for i, line in enumerate(plan.legend):
-        for what, words, x in line:
-            _sample(ax, what, x, LEGEND + LINE * i)
-            write(ax, x + 0.62, LEGEND + LINE * i, words, 8, align="left")
+    plan = Plan(record, x, found, tops)
+    ax = sheet(WIDE, bottom + BOTTOM + LINE * len(notes))
+    clock(ax, x, x.end, tops[0] - 0.1, bottom + 0.1, "{} since the first span or call began")
+    for left, line, what, words in legend:
+        _sample(ax, what, left, LEGEND + LINE * line)
+        write(ax, left + 0.62, LEGEND + LINE * line, words, 8, align="left")
     for r, row in enumerate(plan.rows):
         _head(ax, plan, r)
         for span, level in row.spans:
@@ -101,13 +85,13 @@ def draw(ax: Axes, plan: Plan) -> Axes:
             if row.thick == BAR:
                 _label(ax, bar, plan.y(bar))
     _messages(ax, plan)
-    for i, note in enumerate(plan.notes):
-        write(ax, MARGIN, plan.bottom + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
+    for i, note in enumerate(notes):
+        write(ax, MARGIN, bottom + BOTTOM + LINE * (i + 0.2), note, 7.5, FAINT, "left")
     return ax
 
 
 def _head(ax: Axes, plan: Plan, rank: int) -> None:
-    """A rank's name, and how much of its communication is hidden."""
+    """Write a rank's name, and how much of its communication is hidden."""
     top, found = plan.tops[rank], plan.rows[rank].overlap
     chip(ax, 0.55, top + BOX / 2, rank)
     write(ax, 0.82, top + BOX / 2, f"rank {rank}", 9, align="left")
@@ -120,7 +104,7 @@ def _head(ax: Axes, plan: Plan, rank: int) -> None:
 
 
 def _box(ax: Axes, plan: Plan, span: Span, level: int) -> None:
-    """A span, with its name and how long it took, as far as there is room."""
+    """Draw a span, with its name and how long it took, as far as there is room."""
     top = plan.tops[span.rank] + BOX * level
     a = plan.x(span.entered)
     b = max(plan.x(plan.rows[span.rank].last if span.left is None else span.left), a + LEAST)
@@ -142,24 +126,27 @@ def _inside(ax: Axes, x: float, top: float, words: str, ink: str, align: Align, 
 
 
 def _rectangle(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], of: str, wrong: bool = False) -> None:
-    """A span's box; one of a backward pass is hatched."""
+    """Draw a span's box; one of a backward pass is hatched."""
     face, hatch = PASSES[of]
-    where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
     if hatch:
-        ax.add_artist(Rectangle(*where, facecolor=face, edgecolor=EDGE, hatch=hatch, linewidth=0, zorder=3))
+        _area(ax, xs, ys, facecolor=face, edgecolor=EDGE, hatch=hatch, linewidth=0, zorder=3)
         face = "none"
-    narrow = where[1] < 3 * LEAST
+    narrow = xs[1] - xs[0] < 3 * LEAST
     edge, width = (WRONG, 1.6) if wrong else (INK, 0.3 if narrow else 0.6)
-    ax.add_artist(Rectangle(*where, facecolor=face, edgecolor=edge, linewidth=width, zorder=4))
+    _area(ax, xs, ys, facecolor=face, edgecolor=edge, linewidth=width, zorder=4)
+
+
+def _area(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], **look: Any) -> None:
+    ax.add_artist(Rectangle((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0], **look))
 
 
 def _strip(ax: Axes, a: float, b: float, y: float) -> None:
-    """Where the rank itself stands."""
-    ax.add_artist(Rectangle((a, y), max(b - a, 0.02), STRIP, facecolor=INK, edgecolor="none", zorder=5))
+    """Draw the line along which the rank itself stands."""
+    _area(ax, (a, max(b, a + 0.02)), (y, y + STRIP), facecolor=INK, edgecolor="none", zorder=5)
 
 
 def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
-    """An operation from its call until its data was there: lighter where its rank computed meanwhile."""
+    """Draw an operation from its call until its data was there: lighter where its rank computed meanwhile."""
     low, high = y - 0.42 * thick, y + 0.42 * thick
     ax.plot([bar.start] * 2, [lane - 1.5 * STRIP, low], color=EDGE, linewidth=0.7, zorder=2)  # it leaves here
     if not bar.pieces:
@@ -168,37 +155,34 @@ def _bar(ax: Axes, bar: Bar, y: float, thick: float, lane: float) -> None:
     for a, b, look in bar.pieces:
         _piece(ax, (a, b), (low, high), look)
     edge, width = (WRONG, 1.6) if bar.op.error else (INK, 0.5)
-    where = ((bar.start, low), bar.end - bar.start, high - low)
-    ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=edge, linewidth=width, zorder=10))
+    _area(ax, (bar.start, bar.end), (low, high), facecolor="none", edgecolor=edge, linewidth=width, zorder=10)
 
 
 def _piece(ax: Axes, xs: tuple[float, float], ys: tuple[float, float], look: str) -> None:
-    where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
-    if look not in WAITS:
-        paint = HIDDEN if look == "hidden" else EXPOSED
-        ax.add_artist(Rectangle(*where, facecolor=paint, edgecolor="none", zorder=4))
-        return
-    ax.add_artist(Rectangle(*where, facecolor=PAGE, edgecolor=EXPOSED, hatch=WAITS[look], linewidth=0.6, zorder=5))
+    if look in HATCHES:
+        _area(ax, xs, ys, facecolor=PAGE, edgecolor=EXPOSED, hatch=HATCHES[look], linewidth=0.6, zorder=5)
+    else:
+        _area(ax, xs, ys, facecolor=HIDDEN if look == "hidden" else EXPOSED, edgecolor="none", zorder=4)
 
 
 def _label(ax: Axes, bar: Bar, y: float) -> None:
-    """What it is: on it, or beside it."""
+    """Write what an operation is on its bar, or beside it."""
     words, x, look = bar.label
     if words:
         label = write(ax, x, y, words, LETTERS, ON.get(look, INK), "left", zorder=9)
-        if look in WAITS:
+        if look in HATCHES:
             label.set_bbox({"boxstyle": "round,pad=0.05", "facecolor": PAGE, "edgecolor": "none"})
 
 
 def _open(ax: Axes, a: float, b: float, low: float, high: float) -> None:
-    """A bar that nobody knows the end of."""
+    """Draw a bar whose end is not known."""
     ax.plot([b, a, a, b], [low, low, high, high], color=INK, linewidth=0.8, linestyle=(0, (2, 1.5)), zorder=5)
     ax.plot([a, a], [low, high], color=INK, linewidth=1.2, zorder=5)
     write(ax, b - 0.06, (low + high) / 2, "?", LETTERS, INK, "right", zorder=9)
 
 
 def _messages(ax: Axes, plan: Plan) -> None:
-    """An arrow from where a message's data could leave to where it was there."""
+    """Draw an arrow for each message, from where its data could leave to where it was there."""
     places = {id(bar.op): plan.y(bar) for row in plan.rows for bar in row.bars}
     for m in plan.record.messages:
         if not m.send or not m.recv or not {id(m.send), id(m.recv)} <= places.keys() or m.send.error or m.recv.error:
@@ -206,21 +190,17 @@ def _messages(ax: Axes, plan: Plan) -> None:
         arrived = m.recv.arrived if m.recv.arrived is not None else m.recv.left
         if arrived is None:
             continue
-        begun = max(m.send.entered, min(m.recv.entered, m.send.left if m.send.left is not None else m.recv.entered))
         down = 1 if m.recv.rank > m.send.rank else -1
         sent, taken = (plan.rows[op.rank].thick / 2 * down for op in (m.send, m.recv))
-        tail = (plan.x(begun), places[id(m.send)] + sent)
-        tip = (max(plan.x(arrived), tail[0] + 0.02), places[id(m.recv)] - taken)
-        look = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-        ax.annotate("", tip, tail, arrowprops=look, zorder=7)
-        ax.add_artist(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=7))
+        tail = (plan.x(could_leave(m.send, m.recv)), places[id(m.send)] + sent)
+        message(ax, tail, (max(plan.x(arrived), tail[0] + 0.02), places[id(m.recv)] - taken), 7)
 
 
 # -- legend ---------------------------------------------------------------------------------------------------------
 
 
-def _legend(record: Record, found: Sequence[Row]) -> list[list[Entry]]:
-    """What the picture has, in words, as many in a line as there is room for."""
+def _legend(record: Record, found: Sequence[Row]) -> list[tuple[float, int, str, str]]:
+    """Return what the picture has: where it stands, in which line, what it is, in words."""
     of = {span.of for mine in record.spans for span in mine}
     bars = [bar for row in found for bar in row.bars]
     looks = {look for bar in bars for *_, look in bar.pieces}
@@ -233,31 +213,20 @@ def _legend(record: Record, found: Sequence[Row]) -> list[list[Entry]]:
         "exposed": "not hidden" if "exposed" in looks else "",
         "stands": "the rank stands in a call or waits" if bars else "",
         "open": "nobody knows when its data was there" if any(not bar.pieces for bar in bars) else "",
-        "waited": "waits for another rank" if "waited" in looks else "",
-        "stayed": "needs nothing more, but stays until another rank comes" if "stayed" in looks else "",
-        "never": "waits for a rank that never comes" if "never" in looks else "",
+        **{kind: said if kind in looks else "" for kind, said in WORDS.items()},
         "number": f"the same {name} on every rank" if name else "the same collective on every rank",
     }
     if not any(bar.op.kind == "collective" and row.thick == BAR for row in found for bar in row.bars):
         words["number"] = ""
     if "exposed" in looks and "hidden" not in looks:
         words["exposed"] = "communication, not hidden behind computing"
-    lines: list[list[Entry]] = [[]]
-    x = MARGIN
-    for what, said in words.items():
-        if not said:
-            continue
-        width = 0.62 + extent(said, 8)
-        if lines[-1] and x + width > WIDE - RIGHT:
-            lines.append([])
-            x = MARGIN
-        lines[-1].append((what, said, x))
-        x += width + 0.4
-    return lines
+    shown = {what: said for what, said in words.items() if said}
+    places = in_lines([0.62 + extent(said, 8) for said in shown.values()], MARGIN, WIDE - RIGHT, 0.4)
+    return [(x, line, *entry) for (x, line), entry in zip(places, shown.items(), strict=True)]
 
 
 def _sample(ax: Axes, what: str, x: float, y: float) -> None:
-    """A small box that looks as in the picture."""
+    """Draw a small box that looks as in the picture."""
     xs, ys = (x, x + 0.5), (y - 0.14, y + 0.14)
     if what in PASSES:
         _rectangle(ax, xs, ys, what)
@@ -269,5 +238,4 @@ def _sample(ax: Axes, what: str, x: float, y: float) -> None:
         write(ax, x + 0.25, y, "1, 2", 8)
     else:
         _piece(ax, xs, ys, what)
-        where = ((xs[0], ys[0]), xs[1] - xs[0], ys[1] - ys[0])
-        ax.add_artist(Rectangle(*where, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=6))
+        _area(ax, xs, ys, facecolor="none", edgecolor=INK, linewidth=0.5, zorder=6)

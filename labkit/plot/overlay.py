@@ -12,14 +12,14 @@ from itertools import groupby
 
 from matplotlib.axes import Axes
 
-from labkit.plot.curves import MARKS, frame, ticks
+from labkit.plot.curves import MARKS, frame, mark, points, ticks
 from labkit.plot.sheet import extent, sheet, shortened, write
 from labkit.plot.svg import FAINT, INK, PAGE
 
 WIDE, HIGH = 13.0, 5.0  # of the panel without its margins
 LEFT, RIGHT, BOTTOM = 1.2, 0.6, 1.0
 ROW, SAMPLE, TOP = 0.46, 1.7, 0.3  # a line of the legend, how long its piece of line is, and the gap below it
-MOST = len(MARKS)  # more lines than that nobody tells apart
+MOST = len(MARKS)  # more lines than that cannot be told apart
 MARKED = 7  # marks of a line
 DASHES = ("-", (0, (4, 1.6)), (0, (1, 1.3)), (0, (7, 1.6, 1, 1.6)), (0, (2.2, 1.2)), (0, (9, 1.4, 1, 1.2, 1, 1.4)))
 
@@ -35,19 +35,10 @@ class Line:
     note: str
 
 
-def axes(lines: Sequence[Line], ylabel: str = "") -> Axes:
-    """Axes that are large enough."""
-    return sheet(LEFT + WIDE + RIGHT, _top(lines, ylabel) + HIGH + BOTTOM)
-
-
-def _top(lines: Sequence[Line], ylabel: str) -> float:
-    """Where the panel begins: below the legend, and below what the values are, where that is said."""
-    return ROW * (len(lines) + bool(ylabel)) + TOP
-
-
-def draw(ax: Axes, lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
-    """Draw on axes as `axes` makes them; `what` is said under one axis, `ylabel` above the other."""
-    top = _top(lines, ylabel)
+def draw(lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
+    """Draw the lines in one panel; `what` is said under one axis, `ylabel` above the other."""
+    top = ROW * (len(lines) + bool(ylabel)) + TOP  # below the legend, and below what the values are
+    ax = sheet(LEFT + WIDE + RIGHT, top + HIGH + BOTTOM)
     if ylabel:
         write(ax, LEFT - 0.15, top - 0.35, shortened(ylabel, WIDE, 8), 8, FAINT, "left")
     seen = [v for line in lines for ys in (line.ys, *(line.band or ())) for v in ys if math.isfinite(v)]
@@ -59,23 +50,24 @@ def draw(ax: Axes, lines: Sequence[Line], what: str, ylabel: str = "") -> Axes:
     for nth, line in enumerate(lines):
         y = ROW * (nth + 0.6)
         _stroke(ax, [(LEFT, y), (LEFT + SAMPLE, y)], nth)
-        _mark(ax, LEFT + SAMPLE / 2, y, nth)
+        mark(ax, LEFT + SAMPLE / 2, y, nth, PAGE, 1)
         _words(ax, line, y)
         if line.band is not None:
             low_high = [*zip(line.xs, *line.band, strict=True)]
             for finite, part in groupby(low_high, lambda point: all(map(math.isfinite, point))):
                 if finite:
-                    _band(ax, [(place(x, a), place(x, b)) for x, a, b in part])
-        gap = math.nan, math.nan
-        places = [place(x, v) if math.isfinite(v) else gap for x, v in zip(line.xs, line.ys, strict=True)]
+                    pairs = [(place(x, a), place(x, b)) for x, a, b in part]
+                    around = [low for low, _ in pairs] + [high for _, high in reversed(pairs)]
+                    ax.fill(*zip(*around, strict=True), facecolor=INK, alpha=0.13, linewidth=0, zorder=1)
+        places = points(place, line.xs, line.ys)
         _stroke(ax, places, nth)
         for i in _marked([x for x, _ in places], nth / len(lines)):
-            _mark(ax, *places[i], nth)
+            mark(ax, *places[i], nth, PAGE, 1)
     return ax
 
 
 def _words(ax: Axes, line: Line, y: float) -> None:
-    """The name, and the note behind it: each as much as there is room for."""
+    """Write the name, and the note behind it: each as much as there is room for."""
     x, end = LEFT + SAMPLE + 0.25, LEFT + WIDE
     name = shortened(line.name, 0.6 * (end - x), 9, mono=True)
     write(ax, x, y, name, 9, align="left", mono=True)
@@ -84,7 +76,7 @@ def _words(ax: Axes, line: Line, y: float) -> None:
 
 
 def _marked(xs: Sequence[float], shift: float) -> list[int]:
-    """Which points of a line bear its mark: about equally far from one another, lines' marks beside each other's."""
+    """Choose the points of a line that bear its mark: about equally far apart, lines' marks beside each other's."""
     held = [i for i, x in enumerate(xs) if math.isfinite(x)]
     if not held:
         return []
@@ -93,17 +85,5 @@ def _marked(xs: Sequence[float], shift: float) -> list[int]:
     return sorted({min(held, key=lambda i: abs(xs[i] - x)) for x in wanted})
 
 
-def _band(ax: Axes, pairs: Sequence[tuple[tuple[float, float], tuple[float, float]]]) -> None:
-    around = [low for low, _ in pairs] + [high for _, high in reversed(pairs)]
-    ax.fill(*zip(*around, strict=True), facecolor=INK, alpha=0.13, linewidth=0, zorder=1)
-
-
 def _stroke(ax: Axes, places: Sequence[tuple[float, float]], nth: int) -> None:
     ax.plot(*zip(*places, strict=True), color=INK, linewidth=1.5, linestyle=DASHES[nth % len(DASHES)], zorder=2)
-
-
-def _mark(ax: Axes, x: float, y: float, nth: int) -> None:
-    ax.plot(
-        [x], [y], marker=MARKS[nth % len(MARKS)], markersize=6, color=PAGE, markeredgecolor=INK, markeredgewidth=1,
-        zorder=4,
-    )  # fmt: skip

@@ -8,9 +8,10 @@ from functools import cached_property
 from itertools import pairwise
 
 from labkit.floor.words import nbytes
-from labkit.plot.sheet import extent
+from labkit.plot.sheet import Scale, extent
+from labkit.theory.log import Op, Span
 from labkit.theory.overlap import Interval, Overlap, common, computing, end, overlaps, standing, under_way
-from labkit.theory.record import Op, Record, Span, Wait
+from labkit.theory.record import Record, Wait
 
 WIDE, LEFT, RIGHT = 19.0, 2.5, 0.35
 BOX, STRIP = 0.42, 0.11  # heights of a span, and of the line where a rank stands
@@ -19,7 +20,7 @@ LEAST = 0.05  # a width at least; what is narrower within a bar is not shown
 LEVELS, TRACKS, THREADS = 4, 16, 64  # spans above one another; operations at once, with labels and without
 NAMED = 60  # operations of a rank that keep room for a label beside them
 LETTERS = 7.0  # points
-UNKNOWN = 0.45  # how long a bar is whose end nobody knows
+UNKNOWN = 0.45  # how long a bar is whose end is not known
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Bar:
 
     @cached_property
     def label(self) -> tuple[str, float, str]:
-        """What is written on it, where it begins, and on which look; beside it where nothing has room on it, or ""."""
+        """Its words, where they begin, and on which look they stand, or ""; beside it where none have room on it."""
         best = sorted(self.pieces, key=lambda p: p[2] not in ("hidden", "exposed"))  # then as they come
         for words in self.words:
             for a, b, look in best:
@@ -49,7 +50,7 @@ class Bar:
 
     @property
     def taken(self) -> Interval:
-        """What it takes of its track, with its label."""
+        """The part of its track that it takes, with its label."""
         words, x, look = self.label
         return self.start, (self.end if look else x + extent(words, LETTERS)) + 0.06
 
@@ -62,43 +63,34 @@ class Row:
     bars: Sequence[Bar]
     stands: Sequence[Interval]
     overlap: Overlap
-    last: float  # the last moment that is known of it
+    last: float  # the last timestamp that is known of it
     left_out: int  # boxes and bars for which there is no room
     thick: float = BAR  # a track's height
 
     @property
-    def levels(self) -> int:
-        """Of spans."""
-        return 1 + max((level for _, level in self.spans), default=0)
+    def computing(self) -> float:
+        """The height of the lane of spans, with the line where the rank stands."""
+        return BOX * (1 + max((level for _, level in self.spans), default=0)) + 2 * STRIP
 
     @property
     def tracks(self) -> int:
-        """Of operations."""
+        """How many operations are drawn above one another."""
         return 1 + max((bar.track for bar in self.bars), default=0)
 
     @property
     def height(self) -> float:
-        """Of both lanes."""
-        return max(BOX * self.levels + 2 * STRIP + self.thick * self.tracks, 1.15)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """From moments to units of the picture."""
-
-    until: float
-
-    def __call__(self, moment: float) -> float:
-        return LEFT + moment / self.until * (WIDE - LEFT - RIGHT)
+        """The height of both lanes."""
+        return max(self.computing + self.thick * self.tracks, 1.15)
 
 
 def scale(record: Record) -> Scale:
-    """One that all moments of a record have room on."""
-    return Scale(1.03 * max([1e-6, *(end(record, r) for r in range(record.n) if record.ops[r] or record.spans[r])]))
+    """Return a scale that all timestamps of a record have room on."""
+    last = max([1e-6, *(end(record, r) for r in range(record.n) if record.ops[r] or record.spans[r])])
+    return Scale(1.03 * last, LEFT, WIDE - RIGHT)
 
 
 def rows(record: Record, x: Scale) -> list[Row]:
-    """Every rank's, index = rank."""
+    """Return every rank's row, index = rank."""
     numbers = {id(op): k for k, meeting in enumerate(record.meetings, 1) for op in meeting.ops}
     short = one_name(record) != ""
     waits: dict[int, list[Wait]] = {}
@@ -120,7 +112,7 @@ def rows(record: Record, x: Scale) -> list[Row]:
 
 
 def one_name(record: Record) -> str:
-    """What all collectives are called; "" where there are several kinds, or none."""
+    """Return the name that all collectives have; "" where there are several kinds, or none."""
     names = {op.name for mine in record.ops for op in mine if op.kind == "collective"}
     return names.pop() if len(names) == 1 else ""
 
@@ -130,7 +122,7 @@ def _until(span: Span, last: float) -> float:
 
 
 def _tracked(bars: Sequence[Bar]) -> list[Bar]:
-    """Each on the first track that is free for it, and for its label as long as there are few enough."""
+    """Put each on the first track that is free for it, and for its label as long as there are few enough."""
     tracks = _stacked([bar.taken for bar in bars]) if len(bars) <= NAMED else [TRACKS]
     if tight := max(tracks, default=0) >= TRACKS:
         tracks = _stacked([(bar.start, bar.end) for bar in bars])
@@ -139,7 +131,7 @@ def _tracked(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def _stacked(intervals: Sequence[Interval]) -> list[int]:
-    """The first level that is free for each of them."""
+    """Return for each of them the first level that is free."""
     ends: list[float] = []
     levels = []
     for a, b in intervals:
@@ -169,7 +161,7 @@ def _bar(op: Op, last: float, work: Sequence[Interval], waits: Sequence[Wait], x
 
 
 def _merged(intervals: Sequence[Interval]) -> list[Interval]:
-    """Those that are too near to be told apart as one."""
+    """Join intervals that are too near to be told apart."""
     found: list[Interval] = []
     for a, b in intervals:
         if found and a - found[-1][1] < LEAST:
@@ -180,7 +172,7 @@ def _merged(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def _words(op: Op, numbers: dict[int, int], short: bool) -> list[str]:
-    """What a bar is; a collective has one number on all ranks."""
+    """Return a bar's words, in ever fewer ones; a collective has one number on all ranks."""
     if op.kind == "collective":
         number = str(numbers[id(op)])
         name = number if short else f"{number} · {op.name}"

@@ -5,7 +5,9 @@ A unit is UNIT points; y goes down. No pyplot, no global style: a learner may be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -27,8 +29,20 @@ BLACK, WHITE = "#000000", "#fefefe"  # on colours, which are the same in both th
 Align = Literal["left", "center", "right"]
 
 
+@dataclass(frozen=True)
+class Scale:
+    """From values between 0 and `end` to units of a picture, between its edges `left` and `right`."""
+
+    end: float
+    left: float
+    right: float
+
+    def __call__(self, value: float) -> float:
+        return self.left + value / self.end * (self.right - self.left)
+
+
 def sheet(width: float, height: float) -> Axes:
-    """Axes of a new figure, `width` × `height` units."""
+    """Return axes of a new figure, `width` × `height` units."""
     figure = Figure(figsize=(width * UNIT / 72, height * UNIT / 72), dpi=72)
     figure.set_layout_engine("none")
     figure.patch.set_visible(False)
@@ -52,19 +66,19 @@ def write(
 
 @cache
 def extent(text: str, points: float, bold: bool = False, mono: bool = False) -> float:
-    """How many units a line takes, by matplotlib's own letters."""
+    """Return how many units a line takes, by matplotlib's own letters."""
     return float(text_to_path.get_text_width_height_descent(text, _font(points, bold, mono), False)[0]) / UNIT
 
 
 def shortened(text: str, room: float, points: float, mono: bool = False) -> str:
-    """The text, or as much of its beginning as the room has place for."""
+    """Return the text, or as much of its beginning as the room has place for."""
     if extent(text, points, mono=mono) <= room:
         return text
     return next((s for i in range(len(text), 0, -1) if extent(s := text[:i] + "…", points, mono=mono) <= room), "…")
 
 
 def wrapped(text: str, room: float, points: float, bold: bool = False) -> list[str]:
-    """The text in lines that the room has place for, broken between words."""
+    """Break the text between words into lines that the room has place for."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -75,14 +89,25 @@ def wrapped(text: str, room: float, points: float, bold: bool = False) -> list[s
     return lines
 
 
-def unit(end: float) -> tuple[str, float]:
-    """The unit of an axis of seconds that ends there, and how many of it a second has."""
-    return ("s", 1.0) if end >= 1 else ("ms", 1e3) if end >= 1e-3 else ("µs", 1e6)
+def in_lines(widths: Sequence[float], left: float, right: float, gap: float) -> list[tuple[float, int]]:
+    """Place pieces of these widths side by side, as many in a line as there is room for: where each begins, its line.
+
+    >>> in_lines([2, 3, 4], left=1, right=8, gap=1)
+    [(1, 0), (4, 0), (1, 1)]
+    """
+    places = []
+    x, line = left, 0
+    for width in widths:
+        if x > left and x + width > right:
+            x, line = left, line + 1
+        places.append((x, line))
+        x += width + gap
+    return places
 
 
 def clock(ax: Axes, x: Callable[[float], float], end: float, top: float, bottom: float, what: str) -> None:
-    """An axis of time from 0 to `end` seconds, `x` says where each lies: grid, figures, and `what` it is in {}."""
-    name, per_second = unit(end)
+    """Draw an axis of time from 0 to `end` seconds: a grid, figures, and `what` it is, with the unit in place of {}."""
+    name, per_second = ("s", 1.0) if end >= 1 else ("ms", 1e3) if end >= 1e-3 else ("µs", 1e6)
     every = MaxNLocator(8, steps=[1, 2, 2.5, 5, 10]).tick_values(0, end * per_second)
     marks = [m for m in every if 0 <= m <= end * per_second]
     places = max((len(f"{m:.6g}".partition(".")[2]) for m in marks), default=0)
@@ -93,27 +118,34 @@ def clock(ax: Axes, x: Callable[[float], float], end: float, top: float, bottom:
 
 
 def color(rank: int) -> str:
-    """A rank's colour."""
+    """Return a rank's colour."""
     return RANKS[rank % len(RANKS)]
 
 
 def stroke(rank: int) -> str:
-    """The colour of a rank's lines: yellow ones vanish on a light page."""
+    """Return the colour of a rank's lines, a darker yellow for yellow, which would vanish on a light page."""
     return YELLOW if color(rank) == "#F0E442" else color(rank)
 
 
 def on(rank: int) -> str:
-    """The ink that can be read on a rank's colour."""
+    """Return the ink that can be read on a rank's colour."""
     return WHITE if color(rank) == "#0072B2" else BLACK
 
 
 def chip(ax: Axes, x: float, y: float, rank: int, radius: float = 0.15) -> None:
-    """A small circle in a rank's colour."""
+    """Draw a small circle in a rank's colour."""
     ax.add_artist(Circle((x, y), radius, facecolor=color(rank), edgecolor=INK, linewidth=0.5, zorder=4))
 
 
+def circle(n: int, radius: float, x: float, y: float) -> list[tuple[float, float]]:
+    """Return where ranks stand in a circle around a point, clockwise from the top; two stand side by side."""
+    turn = math.pi if n == 2 else -math.pi / 2
+    angles = [turn + 2 * math.pi * r / n for r in range(n)]
+    return [(x + radius * math.cos(a), y + radius * math.sin(a)) for a in angles]
+
+
 def _font(points: float, bold: bool, mono: bool) -> FontProperties:
-    """DejaVu comes with matplotlib: the same widths on every machine, whatever a learner's style says."""
+    """Return DejaVu, which comes with matplotlib: the same widths on every machine, under any style of a learner's."""
     return FontProperties(
         family="DejaVu Sans Mono" if mono else "DejaVu Sans", size=points, weight="bold" if bold else "normal"
     )

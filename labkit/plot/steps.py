@@ -12,7 +12,7 @@ from matplotlib.path import Path
 
 from labkit.plot.sheet import chip, extent, sheet, shortened, stroke
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
-from labkit.plot.tiles import PITCH, TILE, Pen, Tile
+from labkit.plot.tiles import PITCH, TILE, Pen, Point, Tile
 
 WIDTH = 2.2  # of a tile, in tiles
 WIDE = TILE + (WIDTH - 1) * PITCH
@@ -37,7 +37,7 @@ class Arrow:
 
     @property
     def next_door(self) -> bool:
-        """Whether it goes to a neighbour in the picture, and need not go around anybody."""
+        """Whether it goes to a neighbour in the picture, and need not go around other ranks."""
         return abs(self.src[0] - self.dst[0]) == 1
 
 
@@ -50,7 +50,7 @@ class Slot:
 
     @property
     def length(self) -> int:
-        """How many chunks it has at most."""
+        """The number of chunks that it has at most."""
         return max((len(tiles) for tiles in self.tiles), default=0)
 
 
@@ -64,17 +64,17 @@ class Picture:
 
     @property
     def ranks(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return max((len(slot.tiles) for slot in self.slots), default=0)
 
 
 def lanes(picture: Picture) -> int:
-    """How many arrows go around ranks, each in a lane of its own."""
+    """Count the arrows that go around ranks, each in a lane of its own."""
     return sum(not a.next_door for a in picture.arrows)
 
 
 def margin(pictures: Sequence[Picture]) -> float:
-    """How far from the edge rank 0 stands: more than LEFT where an arrow that comes around to it would cross a name."""
+    """Return how far from the edge rank 0 stands: more than LEFT where an arrow around to it would cross a name."""
     found = [LEFT]
     for picture in pictures:
         for lane, arrow in enumerate(a for a in picture.arrows if not a.next_door):
@@ -84,16 +84,17 @@ def margin(pictures: Sequence[Picture]) -> float:
     return max(found)
 
 
-def axes(pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
-    """Axes for several pictures, `across` beside one another, each with at least `room` lanes and a `left` margin."""
-    width, heights = _sizes(pictures, across, room, left)
-    return sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
+def draw(pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
+    """Draw pictures, `across` beside one another, each with at least `room` lanes and a `left` margin.
 
-
-def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0, left: float = 0.0) -> Axes:
-    """Draw pictures on axes as `axes` makes them, row by row, y downwards."""
-    width, heights = _sizes(pictures, across, room, left)
+    A row of them is as high as its highest one.
+    """
     inner = max(left, margin(pictures))
+    width = inner + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
+    under = LANE * max(room, *map(lanes, pictures))
+    high = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
+    heights = [max(high[i : i + across]) for i in range(0, len(high), across)]
+    ax = sheet(min(across, len(pictures)) * (width + APART) - APART, sum(heights))
     pen = Pen(ax)
     for i, picture in enumerate(pictures):
         row, column = divmod(i, across)
@@ -102,20 +103,12 @@ def draw(ax: Axes, pictures: Sequence[Picture], across: int = 1, room: int = 0, 
     return ax
 
 
-def _sizes(pictures: Sequence[Picture], across: int, room: int, left: float) -> tuple[float, list[float]]:
-    """The width of a picture, and the height of each row of them: that of its highest one."""
-    under = LANE * max(room, *map(lanes, pictures))
-    heights = [HEAD + sum(SLOT + slot.length * PITCH for slot in p.slots) + under + FOOT for p in pictures]
-    width = max(left, margin(pictures)) + max(p.ranks for p in pictures) * (WIDE + GUTTER) - GUTTER + RIGHT
-    return width, [max(heights[i : i + across]) for i in range(0, len(heights), across)]
-
-
 def _name(slot: Slot) -> str:
     return shortened(slot.name, LEFT - 0.5, 8, mono=True)
 
 
 def _out(lane: int) -> float:
-    """How far beside a rank an arrow that goes around turns."""
+    """Return how far beside a rank an arrow that goes around turns."""
     return 0.3 + 0.12 * (lane % 5)
 
 
@@ -140,75 +133,61 @@ def _draw(ax: Axes, pen: Pen, picture: Picture, edge: float, top: float, inner: 
     for arrow in picture.arrows:
         if arrow.src[:3] not in places or arrow.dst[:3] not in places:
             continue
+        x, first = places[arrow.src[:3]]
+        # What is sent is outlined as one piece, however many chunks it has.
+        high = TILE + (arrow.src[3] - 1) * PITCH
+        box = FancyBboxPatch((x, first - TILE / 2), WIDE, high, boxstyle="round,pad=0,rounding_size=0.14")
+        box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
+        ax.add_artist(box)
         src, dst = (
             (places[end[:3]][0], places[end[:3]][1] + (end[3] - 1) * PITCH / 2) for end in (arrow.src, arrow.dst)
         )
-        _outline(ax, places[arrow.src[:3]], arrow.src[3])
         if arrow.next_door:
-            _straight(ax, pen, arrow, src, dst)
+            path, at = _straight(src, dst)
         else:
-            _around(ax, pen, arrow, src, dst, y - 0.1 + lane * LANE, lane)
+            path, at = _around(src, dst, y - 0.1 + lane * LANE, _out(lane))
             lane += 1
+        _arrow(ax, path, arrow)
+        pen.text(*at, arrow.text, 7, WRONG if arrow.odd else INK, halo=True, bold=arrow.odd, zorder=8)
 
 
-def _outline(ax: Axes, at: tuple[float, float], chunks: int) -> None:
-    """What is sent stands out, as one piece however many chunks it has."""
-    height = TILE + (chunks - 1) * PITCH
-    box = FancyBboxPatch((at[0], at[1] - TILE / 2), WIDE, height, boxstyle="round,pad=0,rounding_size=0.14")
-    box.set(facecolor="none", edgecolor=INK, linewidth=2.2, zorder=4.5)
-    ax.add_artist(box)
-
-
-def _straight(ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: tuple[float, float]) -> None:
+def _straight(src: Point, dst: Point) -> tuple[Path, Point]:
+    """Return the path to a neighbour, and the place of its words."""
     (a, ya), (b, yb) = src, dst
     right = a < b
     shift = -0.12 if right else 0.12  # two that exchange pass each other
     start = (a + WIDE if right else a, ya + shift)
     end = (b if right else b + WIDE, yb + shift)
     bend = (end[0] - start[0]) * 0.5
-    path = Path(
-        [start, (start[0] + bend, start[1]), (end[0] - bend, end[1]), end],
-        [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4],
-    )
-    _arrow(ax, path, arrow)
-    _label(pen, arrow, (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - (0.2 if right else -0.24))
+    curve = [start, (start[0] + bend, start[1]), (end[0] - bend, end[1]), end]
+    middle = (start[0] + end[0]) / 2, (start[1] + end[1]) / 2 - (0.2 if right else -0.24)
+    return Path(curve, [Path.MOVETO, *[Path.CURVE4] * 3]), middle
 
 
-def _around(
-    ax: Axes, pen: Pen, arrow: Arrow, src: tuple[float, float], dst: tuple[float, float], y: float, lane: int
-) -> None:
-    """Out at the right, under the ranks between, in at the left: or the other way, if that is shorter."""
+def _around(src: Point, dst: Point, y: float, out: float) -> tuple[Path, Point]:
+    """Return a path out at the right, under the ranks between, and in at the left, and the place of its words."""
     (a, ya), (b, yb) = src, dst
-    out = _out(lane)
     corners = [(a + WIDE, ya), (a + WIDE + out, ya), (a + WIDE + out, y), (b - out, y), (b - out, yb), (b, yb)]
-    _arrow(ax, _rounded(corners), arrow)
-    _label(pen, arrow, (a + b + WIDE) / 2, y - 0.14)
+    return _rounded(corners), ((a + b + WIDE) / 2, y - 0.14)
 
 
-def _label(pen: Pen, arrow: Arrow, x: float, y: float) -> None:
-    pen.text(x, y, arrow.text, 7, WRONG if arrow.odd else INK, halo=True, bold=arrow.odd, zorder=8)
+def _rounded(corners: Sequence[Point], radius: float = 0.15) -> Path:
+    def near(corner: Point, other: Point) -> Point:
+        dx, dy = other[0] - corner[0], other[1] - corner[1]
+        length = max(abs(dx) + abs(dy), 1e-9)
+        part = min(radius, length / 2) / length
+        return corner[0] + dx * part, corner[1] + dy * part
 
-
-def _rounded(corners: Sequence[tuple[float, float]], radius: float = 0.15) -> Path:
-    vertices: list[tuple[float, float]] = [corners[0]]
-    codes: list[Any] = [Path.MOVETO]
+    vertices, codes = [corners[0]], [Path.MOVETO]
     for before, corner, after in zip(corners, corners[1:], corners[2:], strict=False):
-        for other, code in ((before, Path.LINETO), (after, Path.CURVE3)):
-            dx, dy = other[0] - corner[0], other[1] - corner[1]
-            length = max(abs(dx) + abs(dy), 1e-9)
-            near = min(radius, length / 2) / length
-            if code == Path.CURVE3:
-                vertices.append(corner)
-                codes.append(Path.CURVE3)
-            vertices.append((corner[0] + dx * near, corner[1] + dy * near))
-            codes.append(code)
+        vertices += [near(corner, before), corner, near(corner, after)]
+        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
     return Path([*vertices, corners[-1]], [*codes, Path.LINETO])
 
 
 def _arrow(ax: Axes, path: Path, arrow: Arrow) -> None:
-    for width, ink, order in ((3.4, PAGE, 1.0), (1.9, stroke(arrow.src[0]), 6.0)):
-        ax.add_artist(
-            FancyArrowPatch(path=path, arrowstyle="-|>" if order == 6 else "-", mutation_scale=11, linewidth=width,
-                            color=ink, zorder=order, shrinkA=0, shrinkB=0,
-                            linestyle=(0, (2.5, 1.5)) if arrow.odd else "-")
-        )  # fmt: skip
+    look: dict[str, Any] = {"mutation_scale": 11, "shrinkA": 0, "shrinkB": 0}
+    look["linestyle"] = (0, (2.5, 1.5)) if arrow.odd else "-"
+    for head, width, ink, order in (("-", 3.4, PAGE, 1.0), ("-|>", 1.9, stroke(arrow.src[0]), 6.0)):
+        patch = FancyArrowPatch(path=path, arrowstyle=head, linewidth=width, color=ink, zorder=order, **look)
+        ax.add_artist(patch)

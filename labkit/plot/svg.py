@@ -1,10 +1,10 @@
 """A figure as a small SVG whose bytes are the same for equal data, and as an `<img>` that carries its own words.
 
-An image, because a notebook that nobody trusts yet (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>`
-down to its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the
+An image, because an untrusted notebook (a fresh clone) shows no other SVG: JupyterLab strips inline `<svg>` down to
+its text. The page's CSS variables end at an image, but its `color-scheme` does not: it decides which of the
 picture's two palettes is used. JupyterLab sets it by its theme; pages that nbconvert makes and VS Code do not, so every
-picture brings SWITCH along, which does, by what their <body> says. Where nobody does (GitHub), the browser's own
-preference decides. So the ground is painted too, in the page's colour: whichever palette it is, it can be read.
+picture brings SWITCH along, which does, by what their <body> says. Elsewhere (GitHub), the browser's own preference
+decides. So the ground is painted too, in the page's colour: whichever palette it is, it can be read.
 
 matplotlib lays out and draws; `Writer` writes what it draws: tenths of a point as whole numbers, relative paths,
 every style once, text as text. matplotlib's own writer needs 5 times the characters, and global settings to be the same
@@ -50,7 +50,7 @@ HATCH = 72  # points from a hatch's pattern to its next repetition
 
 
 class Writer(RendererBase):
-    """Writes what a figure draws as SVG; nothing is clipped. `width` and `height` are points."""
+    """The writer of what a figure draws as SVG; nothing is clipped. `width` and `height` are points."""
 
     def __init__(self, width: float, height: float) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class Writer(RendererBase):
         return self._patterns.setdefault(look, f"h{len(self._patterns)}")
 
     def written(self, scale: float = 1.0) -> bytes:
-        """The SVG of all that was drawn, shown at so many times its size."""
+        """Return the SVG of all that was drawn, shown at so many times its size."""
         light = ";".join(f"--{name}:{colour}" for colour, (name, _) in THEME.items())
         dark = ";".join(f"--{name}:{colour}" for name, colour in THEME.values())
         rules = "".join(f".{name}{{{look}}}" for look, name in self._classes.items())
@@ -133,7 +133,7 @@ class Writer(RendererBase):
 
 
 def svg(ax: Axes, scale: float = 1.0) -> bytes:
-    """The figure of these axes as SVG, `scale` times as large as it was drawn."""
+    """Return the figure of these axes as SVG, `scale` times as large as it was drawn."""
     figure = ax.figure
     assert isinstance(figure, Figure), "axes of a figure of their own"
     width, height = figure.get_size_inches() * 72
@@ -143,7 +143,7 @@ def svg(ax: Axes, scale: float = 1.0) -> bytes:
 
 
 def img(picture: bytes, alt: str) -> str:
-    """HTML that shows the picture anywhere, also in an untrusted notebook; `alt` tells the same in words."""
+    """Return HTML that shows the picture anywhere, also in an untrusted notebook; `alt` tells the same in words."""
     data = base64.b64encode(picture).decode()
     return (
         f'<img alt="{escape(alt)}" class="labkit-picture" style="max-width: 100%" '
@@ -159,7 +159,7 @@ def _paint(rgba: Any) -> str:
 
 
 def _data(path: Path, transform: Transform) -> str:
-    """A path in whole tenths of a point, each place relative to the one before, level and upright lines with one."""
+    """Write a path in whole tenths of a point, places relative to the one before, level and upright lines with one."""
     out: list[str] = []
     start = at = (0, 0)
     for numbers, code in path.iter_segments(transform, simplify=False):

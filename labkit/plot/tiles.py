@@ -1,4 +1,4 @@
-"""Rounded tiles that show where a value came from: the colours of ranks, stripes for mixtures, gaps for what lacks."""
+"""Draw rounded tiles that show where a value came from: colours of ranks, stripes for mixtures, gaps for what lacks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ Point = tuple[float, float]
 class Tile:
     """One value: its text, where it came from in short, and how much of it each rank gave.
 
-    `shares` are (rank, how often); `missing` ranks are drawn as dashed gaps. `kind` is "value", "plain" (nobody
-    knows its origin) or "empty". `badge` marks it ("2×"), `wrong` outlines it.
+    `shares` are (rank, how often); `missing` ranks are drawn as dashed gaps. `kind` is "value", "plain" (of unknown
+    origin) or "empty". `badge` marks it ("2×"), `wrong` outlines it.
     """
 
     text: str
@@ -39,12 +39,12 @@ class Tile:
 
 
 def flat(groups: Iterable[Sequence[Tile]]) -> list[Tile]:
-    """All tiles of a row."""
+    """Return all tiles of a row."""
     return [tile for group in groups for tile in group]
 
 
 def needed(tile: Tile) -> float:
-    """How wide a tile must be, in tiles, for its words to fit in the smallest letters."""
+    """Return how wide a tile must be, in tiles, for its words to fit in the smallest letters."""
     words = max(extent(tile.text, LEAST, bold=tile.kind != "empty"), extent(tile.label, LEAST))
     return (words + MARGIN + PITCH - TILE) / PITCH
 
@@ -96,7 +96,7 @@ class Pen:
         self.text(x, y, text, 7, INK, bold=True, zorder=7)
 
     def arrow(self, begin: Sequence[Point], end: Sequence[Point], paint: str, width: float) -> None:
-        """An arrow along the points of `begin`, in a curve over to those of `end`, the last of which is its tip."""
+        """Draw an arrow along the points of `begin`, in a curve over to those of `end`, whose last one is its tip."""
         (ax, ay), (bx, by) = begin[-1], end[0]
         x, y = end[-1]
         up = len(end) > 1  # else it comes from the left
@@ -132,32 +132,22 @@ class Pen:
 
 
 def fitting(text: str, room: float, most: float, bold: bool = False) -> float:
-    """The size in points at which a text keeps to the room, given in units."""
+    """Return the size in points at which a text keeps to the room, given in units."""
     share = room / extent(text, most, bold) if text else 1.0
     return max(LEAST, int(2 * most * min(1.0, share)) / 2)
 
 
 def _box(x: float, y: float, w: float, h: float, left: bool = True, right: bool = True, radius: float = 0.14) -> Path:
-    """A rectangle whose left and right corners may be round."""
+    """Return a rectangle whose left and right corners may be round."""
     a, b = (radius if left else 0.0), (radius if right else 0.0)
-    vertices = [(x + a, y), (x + w - b, y)]
-    codes: list[Any] = [Path.MOVETO, Path.LINETO]
-
-    def corner(tip: tuple[float, float], end: tuple[float, float], round_: float) -> None:
-        if round_:
-            vertices.extend((tip, end))
-            codes.extend((Path.CURVE3, Path.CURVE3))
-
-    corner((x + w, y), (x + w, y + b), b)
-    vertices.append((x + w, y + h - b))
-    codes.append(Path.LINETO)
-    corner((x + w, y + h), (x + w - b, y + h), b)
-    vertices.append((x + a, y + h))
-    codes.append(Path.LINETO)
-    corner((x, y + h), (x, y + h - a), a)
-    vertices.append((x, y + a))
-    codes.append(Path.LINETO)
-    corner((x, y), (x + a, y), a)
-    vertices.append((x + a, y))
-    codes.append(Path.CLOSEPOLY)
-    return Path(vertices, codes)
+    vertices = [(x + a, y)]
+    codes: list[Any] = [Path.MOVETO]
+    ways = ((1, 0), (0, 1), (-1, 0), (0, -1))  # along the top, down, back, up
+    corners = ((x + w, y, b), (x + w, y + h, b), (x, y + h, a), (x, y, a))
+    for (cx, cy, r), (ux, uy), (vx, vy) in zip(corners, ways, (*ways[1:], ways[0]), strict=True):
+        vertices.append((cx - r * ux, cy - r * uy))
+        codes.append(Path.LINETO)
+        if r:
+            vertices += [(cx, cy), (cx + r * vx, cy + r * vy)]
+            codes += [Path.CURVE3, Path.CURVE3]
+    return Path([*vertices, vertices[0]], [*codes, Path.CLOSEPOLY])

@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from labkit.floor.words import seconds
-from labkit.plot.sheet import chip, clock, color, extent, sheet, shortened, stroke, write
+from labkit.plot.sheet import Scale, chip, clock, color, extent, sheet, shortened, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
@@ -36,75 +36,58 @@ class Dots:
 
     @property
     def longest(self) -> int:
-        """How many repetitions the rank with most of them has."""
+        """The number of repetitions of the rank with most of them."""
         return max(map(len, self.times), default=0)
 
     @property
     def height(self) -> float:
-        """Of its title and its rows."""
+        """The height of its title and its rows."""
         return HEAD + ROW * len(self.times)
 
 
-def notes(lists: Sequence[Dots], shared: str = "") -> list[str]:
-    """What the picture cannot say without words; `shared`, that ranks share a GPU."""
+def draw(lists: Sequence[Dots], shared: str = "") -> Axes:
+    """Draw the lists one under the other, and a note that ranks share a GPU, where `shared` says so."""
     longest = max((dots.longest for dots in lists), default=0)
     every = math.ceil(longest / MOST)
-    return [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1) + [f"{shared}."] * bool(shared)
-
-
-def axes(lists: Sequence[Dots], shared: str = "") -> Axes:
-    """Axes that are large enough."""
-    rows = sum(dots.height for dots in lists)
-    return sheet(WIDE, TOP + rows + BOTTOM + LINE * len(notes(lists, shared)) + 0.05)
-
-
-def draw(ax: Axes, lists: Sequence[Dots], shared: str = "") -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+    notes = [f"Of {longest:,} repetitions one in {every} is drawn."] * (every > 1) + [f"{shared}."] * bool(shared)
+    bottom = TOP + sum(dots.height for dots in lists)
+    ax = sheet(WIDE, bottom + BOTTOM + LINE * len(notes) + 0.05)
     _legend(ax, lists)
     write(ax, WIDE - MARGIN, LEGEND, "median", 8, FAINT, "right")
-    bottom = TOP + sum(dots.height for dots in lists)
     x = _scale(ax, [t for dots in lists for mine in dots.times for t in mine], bottom)
     top = TOP
     for dots in lists:
         _block(ax, dots, top, x)
         top += dots.height
-    for i, note in enumerate(notes(lists, shared)):
+    for i, note in enumerate(notes):
         write(ax, MARGIN, bottom + BOTTOM + LINE * i, note, 7.5, FAINT, "left")
     return ax
 
 
 def _block(ax: Axes, dots: Dots, top: float, x: Callable[[float], float]) -> None:
-    """One list: its title, a row a rank."""
+    """Draw one list: its title, a row a rank."""
     write(ax, MARGIN, top + HEAD / 2, shortened(dots.title, WIDE - 2 * MARGIN, 9.5), 9.5, align="left")
     for r, mine in enumerate(dots.times):
         y = top + HEAD + ROW * (r + 0.5)
         chip(ax, 0.55, y, r)
         write(ax, 0.82, y, f"rank {r}", 9, align="left")
         ax.plot([LEFT, WIDE - RIGHT], [y + ROW / 2] * 2, color=GRID, linewidth=0.7, zorder=0)
-        _row(ax, dots, r, [(x(t), y + SPREAD * _share(i, len(mine))) for i, t in enumerate(mine)])
+        shares = [i / (len(mine) - 1) - 0.5 for i in range(len(mine))] if len(mine) > 1 else [0.0]
+        _row(ax, dots, r, [(x(t), y + SPREAD * share) for t, share in zip(mine, shares, strict=False)])
         median = dots.medians[r]
         write(ax, WIDE - MARGIN, y, "–" if median is None else seconds(median), 8, align="right")
         if median is not None:
             ax.plot([x(median)] * 2, [y - 0.42, y + 0.42], color=INK, linewidth=1.6, zorder=6)
 
 
-def _share(i: int, many: int) -> float:
-    """From -0.5 for the first repetition to 0.5 for the last."""
-    return i / (many - 1) - 0.5 if many > 1 else 0.0
-
-
 def _scale(ax: Axes, times: Sequence[float], bottom: float) -> Callable[[float], float]:
-    """The axis; where a time lies on it."""
+    """Draw the axis, and return where a time lies on it."""
     low, high = min(times, default=0.0), max(times, default=0.0)
     if low > 0 and high / low > LOGARITHMIC:
         return _logarithmic(ax, low / 1.2, high * 1.2, bottom)
-    end = 1.05 * high or 1e-6
-
-    def x(s: float) -> float:
-        return LEFT + max(s, 0.0) / end * (WIDE - LEFT - RIGHT)
-
-    clock(ax, x, end, TOP, bottom, "time in {}")
-    return x
+    x = Scale(1.05 * high or 1e-6, LEFT, WIDE - RIGHT)
+    clock(ax, x, x.end, TOP, bottom, "time in {}")
+    return lambda s: x(max(s, 0.0))
 
 
 def _logarithmic(ax: Axes, low: float, high: float, bottom: float) -> Callable[[float], float]:
@@ -122,7 +105,7 @@ def _logarithmic(ax: Axes, low: float, high: float, bottom: float) -> Callable[[
 
 
 def _row(ax: Axes, dots: Dots, rank: int, places: Sequence[tuple[float, float]]) -> None:
-    """One path for the warm-ups and one for the others keep the SVG small."""
+    """Draw a row's dots, the warm-ups as one path and the others as one, so that the SVG stays small."""
     every = math.ceil(len(places) / MOST) or 1
     warm = places[: dots.warmup]
     rest = places[dots.warmup :: every]
@@ -138,7 +121,7 @@ def _dots(ax: Axes, places: Sequence[tuple[float, float]], fill: str, edge: str,
 
 
 def _dot(x: float, y: float) -> Path:
-    """A circle of four curves."""
+    """Return a circle of four curves."""
     places, codes = [(x + DOT, y)], [Path.MOVETO]
     for ux, uy in ((1, 0), (0, 1), (-1, 0), (0, -1)):
         vx, vy = -uy, ux
@@ -149,7 +132,7 @@ def _dot(x: float, y: float) -> Path:
 
 
 def _legend(ax: Axes, lists: Sequence[Dots]) -> None:
-    """What the dots are."""
+    """Say what the dots are."""
     warm = max((min(dots.warmup, dots.longest) for dots in lists), default=0)
     x = MARGIN + 0.1
     entries = [(PLAIN, 0.5, "one repetition; the first is at the top of its row")]

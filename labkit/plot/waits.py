@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from labkit.plot.sheet import UNIT, color, extent, on, sheet, wrapped, write
+from labkit.plot.sheet import UNIT, circle, color, extent, on, sheet, wrapped, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 
 NODE, BADGE = 0.36, 0.17  # radii
@@ -38,72 +38,41 @@ class Graph:
 
     @property
     def radius(self) -> float:
-        """From the circle's middle to a rank's."""
+        """The distance from the circle's middle to a rank's."""
         n = len(self.nodes)
         return 0.0 if n == 1 else 1.5 if n == 2 else 1.15 + 0.17 * n
 
     @property
-    def tall(self) -> float:
-        """From the circle's middle to its top: two ranks stand side by side."""
-        return self.radius if len(self.nodes) > 2 else 0.0
-
-    @property
     def labels(self) -> list[list[str]]:
-        """What stands beside each rank, in lines."""
+        """The words beside each rank, in lines."""
         return [wrapped(node.words, ROOM, 8) for node in self.nodes]
 
     @property
-    def top(self) -> float:
-        """Where the circle begins: under the legend and the first rank's label."""
-        return TOP + LINE * (len(self.labels[0]) - 1)
-
-    @property
-    def middle(self) -> float:
-        """Where the circle's middle lies from the left: labels stand outside on both sides."""
+    def middle(self) -> tuple[float, float]:
+        """The circle's middle: labels stand outside on both sides, the first rank's under the legend."""
         wide = max((extent(line, 8) for lines in self.labels for line in lines), default=0.0)
-        return max(MARGIN + wide + 0.6 + self.radius, 4.5)
-
-    @property
-    def bottom(self) -> float:
-        """Where the notes begin."""
-        lowest = max(y for _, y in _places(self))
-        under = LINE * max(len(lines) for lines in self.labels)
-        return lowest + NODE + under + 0.75
-
-    @property
-    def lines(self) -> list[tuple[str, bool]]:
-        """The notes, in lines as long as the picture is wide."""
-        room = 2 * self.middle - 2 * MARGIN
-        return [(line, cycle) for note, cycle in self.notes for line in wrapped(note, room, 8.5, cycle)]
+        tall = self.radius if len(self.nodes) > 2 else 0.0  # two ranks stand side by side
+        return max(MARGIN + wide + 0.6 + self.radius, 4.5), TOP + LINE * (len(self.labels[0]) - 1) + tall
 
 
-def axes(graph: Graph) -> Axes:
-    """Axes that are large enough."""
-    return sheet(2 * graph.middle, graph.bottom + LINE * len(graph.lines) + 0.2)
-
-
-def draw(ax: Axes, graph: Graph) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(graph: Graph) -> Axes:
+    """Draw the ranks in a circle, their arrows, and the notes below."""
+    at = circle(len(graph.nodes), graph.radius, *graph.middle)
+    bottom = max(y for _, y in at) + NODE + LINE * max(len(lines) for lines in graph.labels) + 0.75
+    wide = 2 * graph.middle[0]
+    room = wide - 2 * MARGIN
+    notes = [(line, cycle) for note, cycle in graph.notes for line in wrapped(note, room, 8.5, cycle)]
+    ax = sheet(wide, bottom + LINE * len(notes) + 0.2)
     write(ax, MARGIN, 0.5, graph.title, 9.5, align="left", bold=True)
     _legend(ax, graph)
-    at = _places(graph)
     for s, d in graph.arrows:
         _arrow(ax, at[s], at[d], (s, d) in graph.cycles, (d, s) in graph.arrows)
     for r, node in enumerate(graph.nodes):
         _node(ax, r, node, at[r])
         _label(ax, graph, r, at[r])
-    for i, (line, cycle) in enumerate(graph.lines):
-        write(ax, MARGIN, graph.bottom + LINE * i, line, 8.5, WRONG if cycle else INK, "left", bold=cycle)
+    for i, (line, cycle) in enumerate(notes):
+        write(ax, MARGIN, bottom + LINE * i, line, 8.5, WRONG if cycle else INK, "left", bold=cycle)
     return ax
-
-
-def _places(graph: Graph) -> list[tuple[float, float]]:
-    """Clockwise from the top; two ranks side by side."""
-    n, radius = len(graph.nodes), graph.radius
-    turn = math.pi if n == 2 else -math.pi / 2
-    angles = [turn + 2 * math.pi * r / n for r in range(n)]
-    y = graph.top + graph.tall
-    return [(graph.middle + radius * math.cos(a), y + radius * math.sin(a)) for a in angles]
 
 
 def _arrow(ax: Axes, a: tuple[float, float], b: tuple[float, float], cycle: bool, both: bool) -> None:
@@ -116,7 +85,7 @@ def _arrow(ax: Axes, a: tuple[float, float], b: tuple[float, float], cycle: bool
 
 
 def _node(ax: Axes, r: int, node: Node, at: tuple[float, float]) -> None:
-    """A rank that does not wait has a dashed edge and a sign."""
+    """Draw a rank; one that does not wait has a dashed edge and a sign."""
     circle = Circle(at, NODE, facecolor=color(r), edgecolor=INK, linewidth=1.4, zorder=4)
     circle.set_linestyle("-" if node.kind == "waits" else (0, (3, 2)))
     ax.add_artist(circle)
@@ -129,11 +98,11 @@ def _node(ax: Axes, r: int, node: Node, at: tuple[float, float]) -> None:
 
 
 def _label(ax: Axes, graph: Graph, r: int, at: tuple[float, float]) -> None:
-    """Outside of the circle, where no arrow runs."""
+    """Write a rank's words outside of the circle, where no arrow runs."""
     lines = graph.labels[r]
-    off = at[0] - graph.middle
+    off = at[0] - graph.middle[0]
     if abs(off) < 0.1:  # at the top, or at the bottom
-        above = len(graph.nodes) > 1 and at[1] < graph.top + graph.tall
+        above = len(graph.nodes) > 1 and at[1] < graph.middle[1]
         first = at[1] - NODE - 0.3 - LINE * (len(lines) - 1) if above else at[1] + NODE + 0.35
         x, align = at[0], "center"
     else:

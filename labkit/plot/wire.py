@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from labkit.plot.sheet import chip, color, on, sheet, stroke, wrapped, write
+from labkit.plot.sheet import chip, circle, color, on, sheet, stroke, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE
 from labkit.theory.traffic import SLIGHT
 
@@ -37,12 +36,12 @@ class Drawing:
 
 
 def counts(value: float, largest: float) -> bool:
-    """Whether a figure is data: less than 2 % of the largest is headers."""
+    """Tell whether a figure is data: less than 2 % of the largest is headers."""
     return value > SLIGHT * largest
 
 
 def amount(value: float, drawing: Drawing) -> str:
-    """A figure as it is written; headers and nothing are a dot."""
+    """Write a figure; headers and nothing are a dot."""
     largest, whole = drawing.largest, drawing.unit == "bytes"
     if not counts(value, largest):
         return "·"
@@ -53,51 +52,29 @@ def _radius(n: int) -> float:
     return 1.25 + 0.13 * n
 
 
-def _height(n: int) -> float:
-    """From a circle's middle to its top: two ranks stand side by side."""
-    return _radius(n) if n > 2 else 0.7
-
-
-def _table(drawing: Drawing) -> float:
-    """How far the matrix and its columns reach."""
-    shown = drawing.n if drawing.panels else 0
-    return LEFT + WIDTH * shown + (1.45 * len(drawing.columns) if drawing.columns else 0)
-
-
-def _tall(drawing: Drawing) -> float:
-    return max(TOP + HEIGHT * drawing.n, 2.5 + 2 * _height(drawing.n) if drawing.panels else 0)
-
-
-def _wide(drawing: Drawing) -> float:
-    return max(_table(drawing) + GAP + len(drawing.panels) * (2 * _radius(drawing.n) + 1.6), 12.0)
-
-
-def _notes(drawing: Drawing) -> list[str]:
-    """The notes, in lines that are as long as the drawing is wide."""
-    return [line for note in drawing.notes for line in wrapped(note, _wide(drawing) - 0.8, 8)]
-
-
-def axes(drawing: Drawing) -> Axes:
-    """Axes that are large enough for the drawing."""
-    return sheet(_wide(drawing), _tall(drawing) + 0.3 + LINE * len(_notes(drawing)) + 0.2)
-
-
-def draw(ax: Axes, drawing: Drawing) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(drawing: Drawing) -> Axes:
+    """Draw the matrix and its columns, a circle of ranks for each panel, and the notes below."""
+    n, panels = drawing.n, len(drawing.panels)
+    radius = _radius(n)
+    height = radius if n > 2 else 0.7  # from a circle's middle to its top: two ranks stand side by side
+    table = LEFT + WIDTH * (n if panels else 0) + 1.45 * len(drawing.columns)
+    wide = max(table + GAP + panels * (2 * radius + 1.6), 12.0)
+    tall = max(TOP + HEIGHT * n, 2.5 + 2 * height if panels else 0)
+    notes = [line for note in drawing.notes for line in wrapped(note, wide - 0.8, 8)]
+    ax = sheet(wide, tall + 0.3 + LINE * len(notes) + 0.2)
     _numbers(ax, drawing)
-    r = _radius(drawing.n)
-    x = _table(drawing) + GAP + r + 0.8
+    x = table + GAP + radius + 0.8
     for title, matrix in drawing.panels:
         write(ax, x, 0.55, title, 9, INK, bold=True)
-        _arrows(ax, (x, 1.45 + _height(drawing.n)), matrix, drawing)
-        x += 2 * r + 1.6
-    for i, line in enumerate(_notes(drawing)):
-        write(ax, 0.4, _tall(drawing) + 0.3 + LINE * i, line, 8, FAINT, "left")
+        _arrows(ax, (x, 1.45 + height), matrix, drawing)
+        x += 2 * radius + 1.6
+    for i, line in enumerate(notes):
+        write(ax, 0.4, tall + 0.3 + LINE * i, line, 8, FAINT, "left")
     return ax
 
 
 def _numbers(ax: Axes, drawing: Drawing) -> None:
-    """The first panel's matrix as figures, then what each rank sends altogether."""
+    """Write the first panel's matrix as figures, then what each rank sends altogether."""
     title, matrix = drawing.panels[0] if drawing.panels else ("", [])
     end = LEFT + WIDTH * len(matrix)
     if matrix:
@@ -125,17 +102,9 @@ def _numbers(ax: Axes, drawing: Drawing) -> None:
 
 
 def _arrows(ax: Axes, middle: tuple[float, float], matrix: Sequence[Sequence[float]], drawing: Drawing) -> None:
-    """The ranks in a circle, clockwise from the top, and an arrow for what each sends to each other one."""
+    """Draw the ranks in a circle, and an arrow for what each sends to each other one."""
     n, largest = drawing.n, drawing.largest
-    radius = _radius(n) if n > 1 else 0.0
-    turn = math.pi if n <= 2 else -math.pi / 2
-    at = [
-        (
-            middle[0] + radius * math.cos(turn + 2 * math.pi * r / n),
-            middle[1] + radius * math.sin(turn + 2 * math.pi * r / n),
-        )
-        for r in range(n)
-    ]
+    at = circle(n, _radius(n) if n > 1 else 0.0, *middle)
     moves = [(s, d, v) for s, row in enumerate(matrix) for d, v in enumerate(row) if counts(v, largest)]
     for s, d, value in moves:
         (x0, y0), (x1, y1) = at[s], at[d]

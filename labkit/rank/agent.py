@@ -1,4 +1,4 @@
-"""The lab's ear on a rank: it answers on the engine's control thread, also while the main thread is blocked.
+"""Answer the lab's questions on the engine's control thread, also while the main thread is blocked.
 
 `attach` is called once an engine; `prepare` makes a rank ready for the learner. What the agent knows of a blocked
 cell it reads from the main thread's stack; what a cell did, the recorder remembers.
@@ -47,16 +47,15 @@ from labkit.rank import (
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
 from labkit.rank.footprint import footprint
-from labkit.rank.gpu_activity import kernels
 from labkit.rank.memory import peak
 from labkit.rank.spans import span
+from labkit.rank.stream import kernels
 from labkit.rank.torch_aliases import add_newest
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 from labkit.theory.samples import Timing
 
-RESTS = (
-    0.2  # seconds in one call of C after which it may be one that waits for the GPU: less than `time_limits.RANKS_LOOK`
-)
+# Seconds in one call of C after which it may be one that waits for the GPU: less than `time_limits.RANKS_LOOK`.
+RESTS = 0.2
 FIRST = 500  # thousandths of the memory that there is: by so much larger a rank seems to Linux, which kills the largest
 MAIN = threading.main_thread().ident or 0
 NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": False}  # in no cell, in no call
@@ -69,7 +68,7 @@ def attach() -> None:
     if kernel.control_thread is None:
         _control_thread(kernel)
     kernel.log.setLevel(logging.WARNING)  # it would make records of each message, and write none of them
-    shell().ask_exit = stay  # type: ignore[attr-defined]  # what exit() and quit() call
+    shell().ask_exit = refuse_exit  # type: ignore[attr-defined]  # what exit() and quit() call
 
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         content = parent["content"]
@@ -137,24 +136,13 @@ def show(_: Any, data: Any, start: int = 0, screen_lines: int = 0) -> None:
     print(data["text/plain"] if isinstance(data, dict) else data)
 
 
-def stay() -> None:
-    """What exit() and quit() do in a cell: a rank that left would die a moment later, in the middle of another cell."""
+def refuse_exit() -> None:
+    """Refuse exit() and quit(): a rank that left would die a moment later, in the middle of another cell."""
     raise LabError("exit() and quit() do not end a rank. Let the cell end, or call lab.stop() in the notebook.")
 
 
-def prepare(
-    rank: int,
-    world_size: int,
-    backend: str,
-    store: str,
-    limit: float,
-    local: int,
-    shares: bool,
-    direct: int,
-    guarded: bool,
-    count: int,
-) -> dict[str, Any]:
-    """Join the group and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
+def prepare(guarded: bool, rank: int, world_size: int, *meeting: Any) -> dict[str, Any]:
+    """Join the group (`group.join`) and give the learner's namespace the names in `labkit.theory.cells.GIVEN`."""
     file_limit.spare("this rank")
     attach()
     add_newest()
@@ -165,7 +153,7 @@ def prepare(
     cell_end.install(shell())
     (guard.on if guarded else guard.off)()
     output.install(shell(), rank)
-    facts = group.join(rank, world_size, backend, store, limit, local, shares, direct, count)
+    facts = group.join(rank, world_size, *meeting)
     _note_counts()
     device = torch.device(facts["device"])
     namespace.give(
@@ -193,7 +181,7 @@ def look(expression: str) -> dict[str, Any]:
 
 
 def pull(expression: str) -> tuple[str, Any]:
-    """(error, value): the value of an expression as plain data, which is all that may cross to the notebook."""
+    """Return (error, value): an expression's value as plain data, which is all that may cross to the notebook."""
     try:
         return "", plain(eval(expression, shell().user_ns))
     except Exception as error:
@@ -201,7 +189,7 @@ def pull(expression: str) -> tuple[str, Any]:
 
 
 def readings(expression: str) -> tuple[str, Any]:
-    """(error, seconds): the times that an expression holds on this rank; of a `Timing` the rank's own ones."""
+    """Return (error, seconds): the times that an expression holds on this rank; of a `Timing` the rank's own ones."""
     try:
         value = eval(expression, shell().user_ns)
         if isinstance(value, Timing):
@@ -216,7 +204,7 @@ def readings(expression: str) -> tuple[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Tensors as numpy arrays (bfloat16, which numpy lacks, as float32), containers entry by entry, else as it is."""
+    """Turn tensors, also those in containers, into numpy arrays; numpy lacks bfloat16, which becomes float32."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy()
@@ -230,7 +218,7 @@ def plain(value: Any) -> Any:
 
 
 def made(value: Any, dtype: str, device: torch.device) -> Any:
-    """The value with tensors in place of numpy arrays, each with memory of its own."""
+    """Turn numpy arrays, also those in containers, into tensors with memory of their own."""
     if isinstance(value, np.ndarray):
         tensor = torch.tensor(value)
         tensor = tensor.to(getattr(torch, dtype)) if dtype and tensor.is_floating_point() else tensor
@@ -248,12 +236,10 @@ def push(values: dict[str, Any]) -> None:
 
 
 def where() -> dict[str, Any]:
-    """What this rank does: idle, computing, or inside a collective, and at which line of the cell.
-
-    That is what the main thread does; or, where that waits for one of the learner's threads, what this one waits in.
-    """
+    """Tell what this rank does: idle, computing, or inside a collective, and at which line of the cell."""
     did = frames.look(MAIN, _where)
     if did["state"] == "computing" and did["line"] and frames.look(MAIN, frames.blocks):
+        # Where the main thread waits for one of the learner's threads, that is what this one waits in.
         for thread in threading.enumerate():
             if thread.ident not in (MAIN, threading.get_ident()):
                 its = frames.look(thread.ident or 0, functools.partial(_in_cell, str(thread.native_id)))
@@ -271,7 +257,7 @@ def _where(found: list[FrameType]) -> dict[str, Any]:
 
 
 def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
-    """What a thread does that runs a cell's code, or a function that labkit has called; these are its frames."""
+    """Tell what a thread does that runs a cell's code, or a function that labkit has called, from its frames."""
     did: dict[str, Any] = {**NOWHERE, "imports": deferred_interrupt.imports(found)}
     did |= {"steps": steps(), "moved": None if frames.connects(found) else group.moved()}
     stack = [frame for frame in found if not frames.stands_between(frame)]
@@ -312,20 +298,18 @@ def _sign(_: Any) -> int:
 
 
 def _rests() -> bool:
-    """Whether the main thread has run no Python for a while: it is in one call of C, which may wait for the GPU.
-
-    Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
-    """
+    """Tell whether the main thread has run no Python for a while: it is in a call of C, which may wait for the GPU."""
     global _asked
     now, asked = timestamps.now(), _asked  # which the sign may take back at any moment
     if asked is None:
         _asked = asked = now
+        # Python calls back in that thread as soon as the call is over, or at the next turn of a loop.
         ctypes.pythonapi.Py_AddPendingCall(_sign, None)
     return now - asked > RESTS
 
 
 def _enqueued() -> dict[str, Any] | None:
-    """What of the learner's calls the GPU has not completed, and where it was made; None where there is none."""
+    """Find the learner's first call that the GPU has not completed, and where it was made; None where there is none."""
     if not dist.is_initialized() or group.aborted() or (call := group_counters.enqueued(group.times()[0])) is None:
         return None
     made = [f for f in call.frames if is_cell(f["filename"])]
@@ -337,37 +321,30 @@ def _enqueued() -> dict[str, Any] | None:
 
 
 def abort() -> None:
-    """Free this rank from a call that waits for others.
-
-    A call that waits for the GPU returns as if all were well, with numbers that are not: its cell is interrupted first.
-    """
+    """Free this rank from a call that waits for others."""
+    # A call that waits for the GPU returns as if all were well, with wrong numbers: its cell is interrupted first.
     if where().get("seen"):
         interrupt()
     group.abort()
 
 
 def memory() -> dict[str, Any]:
-    """The proportional set size of this process in bytes."""
-    pss = 0
-    try:
-        with open("/proc/self/smaps_rollup") as f:
-            pss = next(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))
-    except OSError:
-        pass
-    return {"memory": pss}
+    """Return the proportional set size of this process in bytes, 0 where Linux does not tell it."""
+    with contextlib.suppress(OSError), open("/proc/self/smaps_rollup") as f:
+        return {"memory": next(int(line.split()[1]) << 10 for line in f if line.startswith("Pss:"))}
+    return {"memory": 0}
 
 
 def steps() -> list[int]:
-    """How many operations this rank has started in the world group, -1 where none can say, and groups it has made."""
+    """Count the operations started in the world group, -1 where nothing counts them, and the groups made."""
     return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, torch_internals.group_count()]
 
 
-_at_cell_start: tuple[dict[str, int], dict[str, int]] = {}, {}
+_at_cell_start: tuple[dict[str, int], dict[str, tuple[list[int], int]]] = {}, {}
 
 
-def _counts() -> tuple[dict[str, int], dict[str, int]]:
-    """How many operations this rank has started in each of its groups: as torch counts them, and as the guard does."""
-    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())}, guard.counts()
+def _counts() -> tuple[dict[str, int], dict[str, tuple[list[int], int]]]:
+    return {pg.group_name: guard.started(pg) for pg in list(torch_internals.groups())}, guard.compared()
 
 
 def _note_counts(_: Any = None) -> None:
@@ -376,7 +353,7 @@ def _note_counts(_: Any = None) -> None:
 
 
 def groups() -> dict[str, Any]:
-    """What this rank has begun in its groups, and whether it is in the one that the lab joined and that works.
+    """Tell what this rank has begun in its groups, and whether it is in the one that the lab joined and that works.
 
     `steps` are the operations of each group that the last cell has started here. `compared` has, for each group whose
     calls are compared, its ranks and how many calls this rank has made: in the last cell, and ever. `beside` is whether
@@ -384,14 +361,12 @@ def groups() -> dict[str, Any]:
     see `group.joined`.
     """
     beside = _runs_beside()  # asked first: what ends now has made its calls
-    (started, compared), members = _counts(), guard.members()
+    started, compared = _counts()
     started_before, compared_before = _at_cell_start
     return {
         "steps": {name: n - started_before.get(name, 0) for name, n in started.items()},
         "compared": {
-            name: (members[name], n - compared_before.get(name, 0), n)
-            for name, n in compared.items()
-            if name in members
+            name: (ranks, n - compared_before.get(name, ((), 0))[1], n) for name, (ranks, n) in compared.items()
         },
         "beside": beside,
         "groups": len(torch_internals.groups()),
@@ -400,25 +375,25 @@ def groups() -> dict[str, Any]:
 
 
 def told() -> str:
-    """The same as JSON: what a cell's reply takes along."""
+    """Return `groups()` as JSON, which a cell's reply takes along."""
     return json.dumps(groups())
 
 
 def _runs_beside() -> bool:
-    """Whether code of the learner's runs in a thread, or in a task that goes on once another cell awaits."""
+    """Tell whether the learner's code runs in a thread, or in a task that goes on once another cell awaits."""
     with frames.looking:
         others = frames.others()
     return async_cells.unfinished() or any(frames.look(thread, _is_learners) for thread in others)
 
 
 def _is_learners(found: list[FrameType]) -> bool:
-    """Whether a thread runs the learner's code, or is about to: it has just begun, or is a timer."""
+    """Tell whether a thread runs the learner's code, or is about to: it has just begun, or is a timer."""
     files = {frame.f_code.co_filename for frame in found}
     return files == {threading.__file__} or any(map(frames.is_learners, found))
 
 
 def interrupt() -> bool:
-    """Raise KeyboardInterrupt in the learner's cell; whether there was one: an idle engine ignores it."""
+    """Raise KeyboardInterrupt in the learner's cell; tell whether there was one: an idle engine ignores it."""
     busy = where()["state"] != "idle"
     if busy:
         cell_end.interrupted()

@@ -1,8 +1,8 @@
-"""A receive from any rank waits where it can be interrupted.
+"""Let a receive from any rank be interrupted.
 
-Gloo wakes it for nothing but a message or its time-out: no closed connection frees it, no `abort`. So the wait stands
-on a thread of its own, and the main thread waits for that one. Interrupted, it leaves the thread behind, which ends
-with the time-out of the group that has been left.
+Nothing but a message or its time-out wakes Gloo from it: no closed connection, no `abort`. So the wait stands on a
+thread of its own, and the main thread waits for that one. Interrupted, it leaves the thread behind, which ends with
+the time-out of the group that has been left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from labkit.rank.torch_internals import receives_from_any
 
 
 def install() -> None:
-    """Let this process's receives from any rank be interrupted; once a process."""
+    """Wrap `Work.wait`, once a process."""
     if not hasattr(dist.Work.wait, "interruptible"):
         wait = _interruptible(dist.Work.wait)
         wait.interruptible = True  # type: ignore[attr-defined]

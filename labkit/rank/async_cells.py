@@ -1,4 +1,4 @@
-"""A cell with `await` on a rank: like any other cell it has the main thread until it ends.
+"""Let a cell with `await` have the main thread until it ends, like any other cell.
 
 ipykernel would leave the main thread to the engine's loop while such a cell waits. The engine would then run the next
 message beside it, and not know where an interrupt should go. So the rank's cells have a loop of their own, which runs
@@ -52,12 +52,12 @@ def run_awaiting(cell: Coroutine[Any, Any, Any]) -> Any:
 
 
 def unfinished() -> bool:
-    """Whether a task of a cell's is not done."""
+    """Tell whether a task of a cell's is not done."""
     return _loop is not None and bool(asyncio.all_tasks(_loop) - {_cell})
 
 
 def interrupt(frame: FrameType | None) -> bool:
-    """Cancel the cell, if it rests in its loop in this frame of the main thread; whether it does."""
+    """Cancel the cell, if it rests in its loop in this frame of the main thread; tell whether it does."""
     if _loop is None or _cell is None or not rests_in_loop(callers(frame)):
         return False
     _loop.call_soon_threadsafe(_cell.cancel)  # the way that wakes the loop
@@ -83,7 +83,7 @@ def _cells_loop() -> asyncio.AbstractEventLoop:
 
 
 def _complain(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Tell as asyncio does what nobody has waited for; not of an interrupt, which the cell has ended with."""
+    """Show, as asyncio does, an error that was not waited for; not an interrupt, with which the cell has ended."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
 

@@ -1,4 +1,4 @@
-"""When a backward pass has computed its graph, and when what waits for other ranks at its end is done.
+"""Note when a backward pass has computed its graph, and when what waits for other ranks at its end is done.
 
 Autograd runs callbacks behind a graph, in the order in which they were queued. DDP queues one when its last bucket has
 left: it waits there, in C++, until all buckets are back. A callback queued earlier in the pass therefore runs at the
@@ -35,7 +35,7 @@ class Pass:
 
 
 def noting(function: Callable[..., Any], begin: Callable[[], Pass | None]) -> Callable[..., Any]:
-    """Return the same function, one of torch's that run a backward pass, which ends what `begin` returns."""
+    """Wrap a function of torch's that runs a backward pass, to note when the pass that `begin` returns has ended."""
 
     @functools.wraps(function)
     def noted(*args: Any, **kwargs: Any) -> Any:
@@ -50,7 +50,7 @@ def noting(function: Callable[..., Any], begin: Callable[[], Pass | None]) -> Ca
 
 
 def at_end(call: End) -> None:
-    """Call this when the backward pass that runs has ended; nothing comes of it outside of one."""
+    """Call this when the backward pass that runs has ended; outside of one, do nothing."""
     number = backward_number()
     if number < 0:
         return
@@ -66,12 +66,12 @@ def at_end(call: End) -> None:
 
 
 def forget() -> None:
-    """Passes that an error ended run no callbacks."""
+    """Forget passes that an error ended: they run no callbacks."""
     _ends.clear()
 
 
 def carries_a_bucket() -> bool:
-    """Whether the call two frames up was made by a hook for one of DDP's buckets, for which DDP will wait."""
+    """Tell whether the call two frames up was made by a hook for one of DDP's buckets, for which DDP will wait."""
     for frame in callers(sys._getframe(1).f_back):
         code = frame.f_code
         if code.co_name == RUN_BACKWARD:

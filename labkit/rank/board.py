@@ -1,7 +1,7 @@
-"""Where the ranks of a group put up what they are about to do, and read what the others have put up; nobody waits.
+"""Boards, on which the ranks of a group put up what they are about to do and read what the others have put up.
 
-Who comes later sees who came earlier: of two ranks at least one reads what the other has written, since each writes
-before it reads. A board has room for the last calls only; a rank that is further behind finds nothing to compare.
+Reading waits for no rank. Of two ranks at least one sees what the other has put up, since each writes before it reads.
+A board has room for the last calls only; a rank that is further behind finds nothing to compare.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Put = TypeVar("Put")
 
 
 def look_up(store: dist.Store, keys: Mapping[int, str]) -> dict[int, bytes]:
-    """What is in the store now, of these keys by rank."""
+    """Read those of these keys, by rank, that are in the store now."""
     return {i: store.get(key) for i, key in keys.items() if store.check([key])}
 
 
 def gathered(look: Callable[[], dict[int, Put]], n: int, least: float = 0.0) -> dict[int, Put]:
-    """What `look` finds once all n ranks have put something up, after `least` seconds and before too long."""
+    """Look until all n ranks have put something up, at least for `least` seconds, and not for too long."""
     began = monotonic()
     while True:
         up = look()
@@ -49,7 +49,7 @@ def _sealed(nth: int, data: bytes) -> bytes:
 
 
 def _opened(nth: int, record: bytes) -> bytes | None:
-    """What was put up for this call; None where it is another's, or is being written right now."""
+    """Read what was put up for this call; None where it is another's, or is being written right now."""
     if len(record) < HEAD.size:
         return None
     found, check, size = HEAD.unpack_from(record)
@@ -58,7 +58,7 @@ def _opened(nth: int, record: bytes) -> bytes | None:
 
 
 def _open(path: str) -> int:
-    """A descriptor of the board that another rank has made; FileNotFoundError where that rank has let it go again."""
+    """Open the board that another rank has made; FileNotFoundError where that rank has let it go again."""
     if path.startswith("/proc/") and IN_MEMORY not in os.readlink(path):  # its number is another file's by now
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     return os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -73,10 +73,7 @@ class FileBoard:
 
     @classmethod
     def make(cls, path: str, n: int) -> FileBoard:
-        """Make a file, and be the first rank at it; where the disk is full a file in memory, which Linux has.
-
-        The others open it at `path`, one in memory only until the first rank closes it.
-        """
+        """Make the file as the group's first rank, for others to open at `path` until this one closes it."""
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
@@ -86,6 +83,7 @@ class FileBoard:
                 os.unlink(path)
                 raise
         except OSError:
+            # Where the disk is full it is one in memory, which Linux has.
             if not hasattr(os, "memfd_create"):
                 raise
             fd = os.memfd_create(IN_MEMORY)
@@ -94,27 +92,27 @@ class FileBoard:
         return cls(path, 0, n, fd)
 
     def write(self, nth: int, data: bytes) -> None:
-        """Put up my call number `nth`, counted from 1."""
+        """Put up this rank's call number `nth`, counted from 1."""
         os.pwrite(self._fd, _sealed(nth, data), (nth % SLOTS * self.n + self.me) * ROOM)
 
     def take_back(self, nth: int) -> None:
-        """Put up nothing for it."""
+        """Remove it."""
         os.pwrite(self._fd, bytes(HEAD.size), (nth % SLOTS * self.n + self.me) * ROOM)
 
     def read(self, nth: int) -> dict[int, bytes]:
-        """What the group's ranks have put up for it, mine among them."""
+        """Return what the group's ranks have put up for call `nth`, this rank's among them."""
         rows = os.pread(self._fd, self.n * ROOM, nth % SLOTS * self.n * ROOM)
         found = {i: _opened(nth, rows[i * ROOM : (i + 1) * ROOM]) for i in range(self.n)}
         return {i: data for i, data in found.items() if data is not None}
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def remove(self) -> None:
-        """Let go of the file, which the first rank removes; the others keep what they have open."""
+        """Close the file, and remove it as the first rank; the others keep what they have open."""
         self.close()
         if self.me == 0:
             with contextlib.suppress(OSError):
@@ -128,21 +126,18 @@ class StoreBoard:
         self.store, self.me, self.n = store, me, n
 
     def write(self, nth: int, data: bytes) -> None:
-        """Put up my call number `nth`."""
         self.store.set(self._key(nth, self.me), _sealed(nth, data).hex())
 
     def take_back(self, nth: int) -> None:
-        """Put up nothing for it."""
         self.store.set(self._key(nth, self.me), "")
 
     def read(self, nth: int) -> dict[int, bytes]:
-        """What the group's ranks have put up for it."""
         there = look_up(self.store, {i: self._key(nth, i) for i in range(self.n)})
         found = {i: _opened(nth, bytes.fromhex(text.decode())) for i, text in there.items()}
         return {i: data for i, data in found.items() if data is not None}
 
     def close(self) -> None:
-        """Nothing: the store goes with its group."""
+        """Do nothing: the store goes with its group."""
 
     remove = close
 

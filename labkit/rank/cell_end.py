@@ -1,4 +1,4 @@
-"""How the last cell ended on this rank, or a function that labkit ran here by name: what was raised, when, and by whom.
+"""Tell how the last cell ended on this rank, or a function that labkit ran here: what was raised, when, and by whom.
 
 From this the notebook tells a cause from what it did to the other ranks, and need not read torch's English.
 """
@@ -9,7 +9,7 @@ import dis
 import sys
 import threading
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from traceback import clear_frames
 from types import FrameType, TracebackType
 from typing import Any
@@ -20,7 +20,7 @@ from torch.nn.parallel import distributed as ddp
 
 from labkit.floor import time_limits, timestamps
 from labkit.rank import deferred_interrupt, destroyed_groups, frames, group, output, store
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed
@@ -35,10 +35,7 @@ _interrupted = False  # by the lab, in the cell that runs
 
 
 def install(shell: Any) -> None:
-    """Note the end of every cell, and every exception before its traceback is rendered.
-
-    Only the learner's own frames are rendered: IPython reads the whole of every file, and takes seconds for torch's.
-    """
+    """Note the end of every cell, and every exception before its traceback is rendered."""
     if getattr(shell.showtraceback, "noting", False):
         return
     show = shell.showtraceback
@@ -46,6 +43,7 @@ def install(shell: Any) -> None:
     def showtraceback(*args: Any, **kwargs: Any) -> Any:
         error = sys.exc_info()[1]
         note(shell, error)
+        # Only the learner's own frames: IPython reads the whole of every file, and takes seconds for torch's.
         _cut(error)
         output.put_back()
         shown = show(*args, **kwargs)
@@ -60,13 +58,11 @@ def install(shell: Any) -> None:
 
 
 def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[threading.ExceptHookArgs], None]:
-    """Show what a thread of the learner's raises, unless the lab frees it: the cell's own error tells of that.
-
-    The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
-    """
+    """Show what a learner's thread raises, unless the lab frees it: the cell's own error tells of that."""
 
     def shown(args: threading.ExceptHookArgs) -> None:
         raised = LEARNER if args.exc_value is None else _raised(args.exc_value)
+        # The lab breaks off all ranks, one a little before the other, and this one may feel it before its own turn.
         if raised == LEARNER or not group.aborted(within=time_limits.BROKEN_OFF):
             show(args)
 
@@ -74,12 +70,12 @@ def _unless_freed(show: Callable[[threading.ExceptHookArgs], Any]) -> Callable[[
 
 
 def last() -> dict[str, Any]:
-    """How the last cell, or the last function that labkit ran by name and that raised, ended here.
+    """Tell how the last cell ended here, or the last function that labkit ran by name and that raised.
 
-    `request` is the message that asked for it, so that nobody takes an older end for a newer one's. The others are
-    those of `of`; `error` is "" where nothing was raised. `aborted` is when the lab broke that group off, or None. The
-    lab breaks off all ranks, one a little before the other: an "operation" that failed after any rank's `aborted`
-    failed through the lab too.
+    `request` is the message that asked for it: so an older end is not taken for a newer one's. The others are those of
+    `of`; `error` is "" where nothing was raised. `aborted` is when the lab broke that group off, or None. The lab does
+    so on all ranks, one a little before the other: an "operation" that failed after any rank's `aborted` failed through
+    the lab too.
     """
     aborted = group.times()[1]
     broken_off = aborted if aborted is not None and aborted > _group else None
@@ -87,11 +83,11 @@ def last() -> dict[str, Any]:
 
 
 def of(error: BaseException) -> dict[str, Any]:
-    """What is known of an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op`, `line`, …
+    """Describe an exception that was just caught: its type (`error`), `at`, `clock`, `raised`, `op`, `line`, …
 
     `at` is when it was caught, a timestamp of the `clock`: one for all ranks of a host. `op` is the operation of
     torch.distributed or comms that it came out of, `line` the line of the cell that led there. `raised` is
-    - "operation" where an operation between ranks failed under way: a connection went down, nobody came in time;
+    - "operation" where an operation between ranks failed under way: a connection went down, no rank came in time;
     - "lab" where the lab had broken the group off before, or interrupted the cell;
     - "learner" for everything else, torch's complaint about a wrong argument as well.
     `forgotten` is what was used whose process group is gone, see `labkit.rank.destroyed_groups`; `differs` in what the
@@ -117,13 +113,13 @@ def of(error: BaseException) -> dict[str, Any]:
 
 
 def interrupted() -> None:
-    """The lab is about to interrupt the cell that runs."""
+    """Note that the lab is about to interrupt the cell that runs."""
     global _interrupted
     _interrupted = True
 
 
 def _raised(error: BaseException) -> str:
-    """By whom; an exception that was raised from another one, by whom that was."""
+    """Tell by whom it was raised; of an exception that was raised from another one, by whom that was."""
     while error.__cause__ is not None:
         error = error.__cause__
     if isinstance(error, (KeyboardInterrupt, CancelledError)):  # a cell that awaits something is cancelled
@@ -134,7 +130,7 @@ def _raised(error: BaseException) -> str:
 
 
 def _failed_under_way(error: BaseException) -> bool:
-    """Whether an operation failed for something that came, or did not come, from another rank.
+    """Tell whether an operation failed for something that came, or did not come, from another rank.
 
     What torch raises in Python is about arguments, but for its own DistErrors. What it raises in C++ may be either:
     a connection that went down tells them apart, where there is one that can be asked. A call that has come to
@@ -157,53 +153,55 @@ def _failed_under_way(error: BaseException) -> bool:
 
 
 def _frames(traceback: TracebackType | None) -> list[tuple[FrameType, int, bool]]:
-    """The frames that an exception came through, outermost first: each with its line, and whether Python raised it."""
+    """List the frames that an exception came through, outermost first: frame, line, whether Python raised it there."""
     found = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code.co_code
-        raised = dis.opname[code[traceback.tb_lasti]] in ("RAISE_VARARGS", "RERAISE")
-        found.append((traceback.tb_frame, traceback.tb_lineno, raised))
-        traceback = traceback.tb_next
+    for entry in _entries(traceback):
+        instruction = dis.opname[entry.tb_frame.f_code.co_code[entry.tb_lasti]]
+        found.append((entry.tb_frame, entry.tb_lineno, instruction in ("RAISE_VARARGS", "RERAISE")))
     return found
 
 
+def _entries(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that it was raised from, each once."""
+    seen = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
 def _cut(error: BaseException | None) -> None:
-    """Leave the learner's own frames in a traceback, where there are any, and in those that it was raised from."""
-    outermost, chain = error, set()
-    while error is not None and id(error) not in chain:
-        chain.add(id(error))
-        entries = []
-        entry = error.__traceback__
-        while entry is not None:
-            entries.append(entry)
-            entry = entry.tb_next
+    """Cut a traceback, and those that it was raised from, to the learner's own frames, where there are any."""
+    for one in _chain(error):
+        entries = list(_entries(one.__traceback__))
         mine = [e for e in entries if frames.is_learners(e.tb_frame)]
         mine = mine if len(mine) <= 2 * SHOWN else mine[:SHOWN] + mine[-SHOWN:]
         if mine:
-            if error is outermost and mine[0] is not entries[0]:
+            if one is error and mine[0] is not entries[0]:
                 mine.insert(0, entries[0])  # IPython's own, which it leaves out when it renders
             cut = None
             for e in reversed(mine):
                 cut = TracebackType(cut, e.tb_frame, e.tb_lasti, e.tb_lineno)
-            error.__traceback__ = cut
-        error = error.__cause__ or error.__context__
+            one.__traceback__ = cut
 
 
 def _let_go(shell: Any, error: BaseException | None) -> None:
-    """Let go of an error and of the frames that it came through: Python and IPython keep the last, with what it holds.
-
-    That may be a process group, or a tensor for which memory ran out.
-    """
-    shell.InteractiveTB.tb, gone = None, set()
+    """Let go of an error and its frames, which Python and IPython keep with all that they hold."""
+    # That may be a process group, or a tensor for which memory ran out.
+    shell.InteractiveTB.tb = None
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         setattr(sys, name, None)
-    while error is not None and id(error) not in gone:
-        gone.add(id(error))
-        clear_frames(error.__traceback__)
-        for frame, *_ in _frames(error.__traceback__):
-            _ = frame.f_locals  # before Python 3.13 a copy, which IPython 8 asked for and keeps: it is emptied too
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    for one in _chain(error):
+        clear_frames(one.__traceback__)
+        for entry in _entries(one.__traceback__):
+            _ = entry.tb_frame.f_locals  # before Python 3.13 a copy, which IPython 8 asked for and keeps: emptied too
+        one.__traceback__ = None
 
 
 def note(shell: Any, error: BaseException | None) -> None:

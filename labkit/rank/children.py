@@ -1,9 +1,9 @@
-"""What a process is that a rank has forked: a DataLoader's worker, one of multiprocessing's, the learner's `os.fork`.
+"""Make a process that a rank forks (a DataLoader's worker, one of multiprocessing's, `os.fork`) one that does no harm.
 
-It ends by a signal as any other process does; the rank's own handler only asks the engine's loop, which nobody runs
-here. It ends with the cell at the latest, and is never a second engine: what it prints goes the way that a program
-prints, since ZeroMQ's sockets are the rank's. And it has the rank's connections to the others, but none of the threads
-that carry calls out: a call would wait for ever, or take bytes that the rank waits for. So it is told.
+It ends by a signal as any other process does: the rank's own handler asks the engine's loop, which does not run here.
+It ends with the cell at the latest, and is never a second engine: what it prints goes the way that a program prints,
+since ZeroMQ's sockets are the rank's. And it has the rank's connections to the others, but none of the threads that
+carry calls out: a call would wait for ever, or take bytes that the rank waits for. So calls are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _forking = threading.local()
 
 
 def install(shell: Any) -> None:
-    """Let every process that is forked from now on be one that does not communicate; once a rank."""
+    """Let every process that is forked from now on be such a one; once a rank."""
     global _installed
     if not _installed and hasattr(os, "register_at_fork"):  # Windows forks nothing
         _installed = True
@@ -61,9 +61,9 @@ def _begin() -> None:
     for sig in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sig, signal.SIG_DFL)
     _let_through()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # only now: what is raised in here nobody hears
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # only now: what is raised in here is lost
     guard.forbid(FORKED)
-    recorder.stay()
+    recorder.keep_in_place()
     for name in OURS:
         setattr(dist.ProcessGroup, name, _refuse)
     dist.Work.wait = _refuse  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""How long does a collective take? `timed` asks all ranks at once and believes the slowest."""
+"""Time a collective: `timed` asks all ranks at once and believes the slowest."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def timed(
             if before:
                 before()
             mine.append(stopwatch(fn, calls, _on_gpu(group)))
-        dist.barrier(group)  # whoever is done keeps quiet while others still measure
+        dist.barrier(group)  # a rank that is done keeps quiet while others still measure
         return _together(mine, calls, group)
 
 
 def stopwatch(fn: Callable[[], Any], calls: int, gpu: bool) -> tuple[float, float]:
-    """When this rank began and how long so many calls took it; of a GPU by its events, until it has done them."""
+    """Return when this rank began and how long these calls took it; on a GPU by its events, until it has done them."""
     if gpu:
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         torch.cuda.synchronize()
@@ -70,14 +70,14 @@ def stopwatch(fn: Callable[[], Any], calls: int, gpu: bool) -> tuple[float, floa
 
 
 def _enough(first: Sequence[float], group: Any) -> int:
-    """How many calls fill a repetition on the slowest rank; one where nothing was tried."""
+    """Count how many calls fill a repetition on the slowest rank; one where none was tried."""
     fastest: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(fastest, min(first, default=time_limits.REPETITION), group=group)
     return max(1, int(time_limits.REPETITION / max(fastest)))
 
 
 def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Timing:
-    """Everybody's measurements, one row a repetition; `perf_counter` is one clock for all processes of a host."""
+    """Gather all ranks' measurements, a row a repetition; `perf_counter` is one clock for all processes of a host."""
     told: list[Any] = [None] * dist.get_world_size(group)
     gpu = torch.cuda.current_device() if _on_gpu(group) else dist.get_rank()
     dist.all_gather_object(told, (socket.gethostname(), gpu, mine), group=group)

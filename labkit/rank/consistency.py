@@ -1,4 +1,4 @@
-"""Before they communicate, ranks tell one another what they are about to do: a mismatch is everyone's error.
+"""Let ranks tell one another what they are about to do before they communicate: a mismatch is every rank's error.
 
 Without that it may hang, end an engine or give wrong numbers. It costs one all-gather of 1 KiB a rank.
 """
@@ -51,17 +51,17 @@ class Announcement:
 
     @property
     def shape(self) -> Any:
-        """The shape of the tensor, or the list of its chunks' shapes."""
+        """Shape of the tensor, or the list of its chunks' shapes."""
         return self.specs[0].shape if self.what == "tensor" else [spec.shape for spec in self.specs]
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the tensor, or of all its chunks."""
+        """Dtype of the tensor, or of all its chunks."""
         return self.specs[0].dtype
 
     @property
     def device(self) -> str:
-        """cpu or cuda."""
+        """ "cpu" or "cuda"."""
         return self.specs[0].device
 
 
@@ -73,17 +73,17 @@ class Agreement:
     announcements: list[Announcement]
 
     def of(self, rank: int) -> Announcement:
-        """The announcement of a rank, by its number in the world."""
+        """Return the announcement of a rank, by its number in the world."""
         return self.announcements[self.ranks.index(rank)]
 
     @property
     def specs(self) -> list[Spec]:
-        """Every rank's tensor."""
+        """Spec of every rank's tensor."""
         return [announcement.specs[0] for announcement in self.announcements]
 
     @property
     def grad(self) -> bool:
-        """Whether any rank wants a gradient, so that all of them take part in the backward pass."""
+        """Tell whether any rank wants a gradient, so that all of them take part in the backward pass."""
         return any(announcement.grad for announcement in self.announcements)
 
 
@@ -113,7 +113,7 @@ def agree(
 
 
 def announced(call: str, parcel: Parcel, group: Any, **options: Any) -> Announcement:
-    """What this rank tells the others of a call."""
+    """Make what this rank tells the others of a call."""
     return Announcement(
         call=f"{call}({', '.join(f'{name}={value!r}' for name, value in options.items())})",
         kind=parcel.kind,
@@ -125,7 +125,7 @@ def announced(call: str, parcel: Parcel, group: Any, **options: Any) -> Announce
 
 
 def members(group: Any = None) -> list[int]:
-    """The group's ranks by their numbers in the world, in the group's order; this rank must be among them."""
+    """List the group's ranks by their numbers in the world, in the group's order; this rank must be among them."""
     if not dist.is_initialized():
         raise LabError("There is no process group. Call start() in the notebook, or dist.init_process_group.")
     if group is dist.GroupMember.NON_GROUP_MEMBER or dist.get_rank(group) < 0:
@@ -134,7 +134,7 @@ def members(group: Any = None) -> list[int]:
 
 
 def world_rank(group: Any = None) -> int:
-    """This rank's number in the world, if it is in the group."""
+    """Return this rank's number in the world, if it is in the group."""
     members(group)
     return dist.get_rank()
 
@@ -148,12 +148,12 @@ def whole(given: Any) -> int | None:
 
 
 def is_one_of(rank: Any, ranks: Sequence[int]) -> bool:
-    """Return whether what a learner has given for a rank is one of these; an array is none."""
+    """Tell whether what a learner has given for a rank is one of these; an array is none."""
     return whole(rank) in ranks
 
 
 def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:
-    """What is wrong with this rank's own arguments."""
+    """Say what is wrong with this rank's own arguments."""
     ranks = members(group)
     for name in ("src", "dst"):
         if not is_one_of(options.get(name, ranks[0]), ranks):
@@ -171,7 +171,7 @@ def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:
 
 
 def _compare(attribute: str, announcements: Sequence[Announcement], ranks: Sequence[int]) -> None:
-    """Raise unless the attribute is equal on all announcements; the minority is named first."""
+    """Raise unless the attribute is equal on all announcements; name the minority first."""
     if len({str(getattr(announcement, attribute)) for announcement in announcements}) == 1:
         return
     shown = "what" if attribute == "kind" else attribute

@@ -1,4 +1,4 @@
-"""Tensors that Gloo would spoil: it takes their elements to lie side by side in memory, and says nothing if they don't.
+"""Find tensors that Gloo would spoil: it takes their elements to lie side by side in memory, and does not check it.
 
 Measured with torch 2.13, each collective with columns, steps, transposed and expanded tensors, as input and as output:
 what is not named here comes out right, or torch refuses it itself (pytorch#192920).
@@ -6,25 +6,27 @@ what is not named here comes out right, or torch refuses it itself (pytorch#1929
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from labkit.rank.nested import tensors
+
 
 def in_order(x: torch.Tensor) -> bool:
-    """Whether its elements lie one behind the other, or are none of a dense tensor's."""
+    """Tell whether a tensor's elements lie one behind the other, or are none of a dense tensor's."""
     return x.layout != torch.strided or x.is_contiguous()
 
 
 def _dense(x: torch.Tensor) -> bool:
-    """Whether its elements fill their memory in any order; whether all ranks have the same, the guard compares."""
+    """Tell whether they fill their memory in any order; that all ranks have the same one, the guard compares."""
     return in_order(x) or bool(torch.ops.aten.is_non_overlapping_and_dense.default(x))
 
 
 def _copied(x: torch.Tensor) -> bool:
-    """Whether it lies in order, or has gaps: then torch makes a copy that does."""
+    """Tell whether a tensor lies in order, or has gaps: then torch makes a copy that does."""
     return in_order(x) or not _dense(x)
 
 
@@ -39,9 +41,9 @@ TAKES: dict[str, dict[str, Callable[[torch.Tensor], bool]]] = {  # by operation 
 
 
 def spoiled(name: str, given: dict[str, Any], group: Any) -> str:
-    """What is wrong with a tensor that an operation of torch's dispatcher is given, and what to do; "" for nothing."""
+    """Say what is wrong with a tensor that an operation of the dispatcher is given, and what to do; "" for nothing."""
     for argument, fits in TAKES.get(name, {}).items():
-        for x in _tensors(given[argument]):
+        for x in tensors(given[argument]):
             if not fits(x) and f"{x.device.type}:gloo" in dist.get_backend_config(group):
                 shape, strides = list(x.shape), x.stride()
                 remedy = "x.contiguous()" if argument.startswith("input") else "y = x.contiguous(), then x.copy_(y)"
@@ -50,11 +52,3 @@ def spoiled(name: str, given: dict[str, Any], group: Any) -> str:
                     f"memory (its strides are {strides}). Make the call with {remedy}."
                 )
     return ""
-
-
-def _tensors(given: Any) -> Iterator[torch.Tensor]:
-    if isinstance(given, torch.Tensor):
-        yield given
-    else:
-        for each in given or ():
-            yield from _tensors(each)

@@ -1,4 +1,4 @@
-"""Copies of the variables that a cell uses, so that it can run again and leave the learner's own as they are."""
+"""Copy the variables that a cell uses, so that it can run again and leave the learner's own as they are."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ SHARED = ("_io", "_thread", "builtins", "threading")  # there is one of each fil
 
 
 class Refused(Exception):
-    """What cannot be probed, in words."""
+    """Why a cell cannot be run again, in words."""
 
 
 def shell() -> InteractiveShell:
-    """The engine's IPython."""
+    """Return the engine's IPython."""
     found = get_ipython()
     assert found is not None, "only an engine calls this"
     return found
 
 
 def named(codes: list[str], space: dict[str, Any]) -> list[str]:
-    """The names of the namespace that some code uses, also through the functions and classes that it names."""
+    """List the names of the namespace that some code uses, also through the functions and classes that it names."""
     found: list[str] = []
     trees = [ast.parse(shell().transform_cell(code)) for code in codes]
     todo = [n.id for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Name)]
@@ -51,7 +51,7 @@ def _names(code: types.CodeType) -> list[str]:
 
 
 def copied(space: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """A namespace of its own: data copied, learner's functions bound to it, modules and groups shared."""
+    """Copy these names of a namespace: data copied, the learner's functions bound to the copy, modules shared."""
     new = dict(space)
     copier = _Copier(space, new)
     new.update({name: copier(space[name]) for name in names})

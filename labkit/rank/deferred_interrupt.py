@@ -1,4 +1,4 @@
-"""An interrupt waits for the end of what must not be broken off.
+"""Let an interrupt wait for the end of what must not be broken off.
 
 A library whose import is broken off stays half imported for good; torch imports some of its parts when they are first
 needed, sympy for one in the first `y.backward(gradient)`. And torch opens one group call of NCCL for the transfers of a
@@ -18,7 +18,7 @@ from typing import Any
 from torch.distributed import distributed_c10d
 
 from labkit.rank.frames import MAIN, callers, hooks_for, is_learners, look, looking, stack
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 RUN = ("call_by_name", "run_awaiting")  # functions that run what the notebook has asked for
@@ -29,10 +29,8 @@ _struck: set[int] = set()  # threads in whose hooks KeyboardInterrupt is to be r
 
 
 def postponed(frame: FrameType | None) -> bool:
-    """Whether that must not be broken off which runs there; then the interrupt comes again once it is over.
-
-    A module of the learner's own is broken off like a cell: it may never end.
-    """
+    """Tell whether what runs in this frame must not be broken off; then the interrupt comes again once it is over."""
+    # A module of the learner's own is broken off like a cell: it may never end.
     if not _whole(callers(frame)):
         return False
     if _waiting.acquire(blocking=False):
@@ -41,10 +39,8 @@ def postponed(frame: FrameType | None) -> bool:
 
 
 def interrupt_hooks() -> None:
-    """Raise KeyboardInterrupt in hooks that autograd calls on threads of its own while the main thread waits for them.
-
-    No signal gets there: the main thread would handle it once the hooks have returned.
-    """
+    """Raise KeyboardInterrupt in hooks that autograd calls on threads of its own while the main thread waits."""
+    # No signal gets there: the main thread would handle it once the hooks have returned.
     with looking:
         for thread, found in hooks_for(stack(MAIN)).items():
             if not imports(found):
@@ -53,7 +49,7 @@ def interrupt_hooks() -> None:
 
 
 def spare_hooks() -> None:
-    """Take back what has not been raised: the hook returned just then."""
+    """Take back an interrupt that was not raised: the hook returned just then."""
     while _struck:
         _raise_in(_struck.pop(), None)
 
@@ -78,7 +74,7 @@ def _whole(frames: Iterable[FrameType]) -> bool:
 
 
 def imports(frames: Iterable[FrameType]) -> bool:
-    """Whether a library is being imported there, and no module of the learner's own."""
+    """Tell whether a library is being imported there, and no module of the learner's own."""
     for frame in frames:
         if is_learners(frame):
             return False
@@ -88,5 +84,5 @@ def imports(frames: Iterable[FrameType]) -> bool:
 
 
 def runs(frames: Iterable[FrameType]) -> bool:
-    """Whether a cell, or a function of labkit that the notebook has called, is among these frames."""
+    """Tell whether a cell, or a function of labkit that the notebook has called, is among these frames."""
     return any(is_cell(frame.f_code.co_filename) or frame.f_code.co_name in RUN for frame in frames)

@@ -58,12 +58,10 @@ def replay(cells: Sequence[str]) -> dict[str, list[str]]:
 
 
 def define(cell: str, name: str) -> str:
-    """Run a cell that makes definitions, and see to it that its function can be called: why not, empty where it can.
-
-    `inspect.getsource` finds the function there.
-    """
+    """Run a cell that makes definitions; return why its function cannot be called, "" where it can."""
     space = shell().user_ns
     try:
+        # The cell is cached: `inspect.getsource` finds the function there.
         compiled = compile(cell, shell().compile.cache(cell, 0, raw_code=cell), "exec", dont_inherit=True)
         exec(compiled, space)
     except Exception as error:
@@ -78,12 +76,12 @@ def define(cell: str, name: str) -> str:
 
 
 def drop(name: str) -> None:
-    """Take a name away again that `define` has given."""
+    """Remove a name that `define` has given."""
     shell().user_ns.pop(name, None)
 
 
 def _globals(code: types.CodeType) -> Iterator[str]:
-    """The global names that a function's code looks up, in the functions inside it as well."""
+    """Yield the global names that a function's code looks up, in the functions inside it as well."""
     yield from (i.argval for i in dis.get_instructions(code) if i.opname == "LOAD_GLOBAL")
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -91,7 +89,7 @@ def _globals(code: types.CodeType) -> Iterator[str]:
 
 
 def _run(node: ast.stmt, file: str, space: dict[str, Any]) -> bool:
-    """Run one statement as IPython would; whether it did what a definition does."""
+    """Run one statement as IPython would; tell whether it did what a definition does."""
     try:
         compiled = shell().compile(ast.Module([node], []), file, "exec")  # type: ignore[arg-type]  # it takes a tree too
         exec(compiled, space)
@@ -105,7 +103,7 @@ def _run(node: ast.stmt, file: str, space: dict[str, Any]) -> bool:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether a value cannot have been changed since: an empty list may have been filled."""
+    """Tell whether a value cannot have been changed since: an empty list may have been filled."""
     if isinstance(value, (tuple, frozenset)):
         return all(map(_is_constant, value))
     return isinstance(value, CONSTANTS)

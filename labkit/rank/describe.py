@@ -1,4 +1,4 @@
-"""What a rank holds, as plain data: small enough to send, exact enough to compare. Runs on an engine.
+"""Describe what a rank holds as plain data: small enough to send, exact enough to compare. Runs on an engine.
 
 A description shows the beginning of a value; its `digest` covers all of it, so that two ranks whose shown
 parts agree are still told apart.
@@ -21,13 +21,13 @@ TEXT = 200  # characters of a string
 DENSE = 1 << 20  # elements up to which a sparse tensor is shown as a dense one
 
 
-def find(expression: str, namespace: dict[str, Any], limit: int = LIMIT) -> dict[str, Any]:
+def find(expression: str, namespace: dict[str, Any]) -> dict[str, Any]:
     """Describe the value of an expression such as `"model.weight"` or `"xs[0]"` in a namespace.
 
     Returns `{"missing": True}` where a name is not defined, `{"error": "KeyError: 'w'"}` for other failures.
     """
     try:
-        return describe(eval(expression.strip(), namespace), limit)
+        return describe(eval(expression.strip(), namespace))
     except NameError as error:
         return {"missing": True, "name": error.name}
     except Exception as error:
@@ -36,7 +36,7 @@ def find(expression: str, namespace: dict[str, Any], limit: int = LIMIT) -> dict
         return {"error": one_line(Message(f"{name}: {why}" if why else name), TEXT)}
 
 
-def describe(value: Any, limit: int = LIMIT) -> dict[str, Any]:
+def describe(value: Any) -> dict[str, Any]:
     """Say what a value is: kind, type, shape, device, first elements, and a digest of all of it.
 
     >>> d = describe(torch.tensor([1.0, 2.0]))
@@ -44,13 +44,13 @@ def describe(value: Any, limit: int = LIMIT) -> dict[str, Any]:
     ('tensor', 'float32', [2], [1.0, 2.0])
 
     Everything in it survives JSON: NaN and the infinities are the strings "nan", "inf" and "-inf", complex
-    numbers are strings too. A row of more than twice `limit` elements shows its head, a matrix its first
+    numbers are strings too. A row of more than twice `LIMIT` elements shows its head, a matrix its first
     rows; such a tensor also has `min`, `max` and `mean`. Containers have `length` and their first `entries`.
     """
-    return {**_describe(value, limit, DEPTH), "digest": digest(value)}
+    return {**_describe(value, DEPTH), "digest": digest(value)}
 
 
-def _describe(value: Any, limit: int, depth: int) -> dict[str, Any]:
+def _describe(value: Any, depth: int) -> dict[str, Any]:
     name = type(value).__name__
     if value is None:
         return {"kind": "none"}
@@ -61,14 +61,14 @@ def _describe(value: Any, limit: int, depth: int) -> dict[str, Any]:
         shown = text if len(text) <= TEXT else text[: TEXT - 1] + "…"
         return {"kind": "string", "dtype": name, "length": len(value), "values": shown}
     if isinstance(value, torch.Tensor):
-        return _tensor(value, limit)
+        return _tensor(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         described = {"kind": "array", "dtype": str(value.dtype), "shape": list(value.shape)}
-        return {**described, **_elements(value, limit)}
-    return _container(value, limit, depth)
+        return {**described, **_elements(value)}
+    return _container(value, depth)
 
 
-def _container(value: Any, limit: int, depth: int) -> dict[str, Any]:
+def _container(value: Any, depth: int) -> dict[str, Any]:
     name = type(value).__name__
     held = inside(value)
     if held is None:
@@ -78,11 +78,11 @@ def _container(value: Any, limit: int, depth: int) -> dict[str, Any]:
     described: dict[str, Any] = {"kind": kind, "type": name, "length": len(held)}
     if isinstance(value, torch.nn.Module):
         described["parameters"] = sum(local(p).numel() for p in value.parameters())
-    shown = held[: 2 * limit] if depth else []
-    return {**described, "entries": [{"key": k, **_describe(v, limit, depth - 1)} for k, v in shown]}
+    shown = held[: 2 * LIMIT] if depth else []
+    return {**described, "entries": [{"key": k, **_describe(v, depth - 1)} for k, v in shown]}
 
 
-def _tensor(value: torch.Tensor, limit: int) -> dict[str, Any]:
+def _tensor(value: torch.Tensor) -> dict[str, Any]:
     described = {
         "kind": "tensor",
         "dtype": str(value.dtype).removeprefix("torch."),
@@ -103,16 +103,16 @@ def _tensor(value: torch.Tensor, limit: int) -> dict[str, Any]:
             data = data.to_dense()
         if data.is_quantized:
             data = data.dequantize()
-        return {**described, **_elements(data, limit)}
+        return {**described, **_elements(data)}
     except (RuntimeError, NotImplementedError, TypeError) as error:
         return {**described, "note": one_line(Message(f"{type(value).__name__}, unreadable: {error}"))}
 
 
-def _elements(array: Any, limit: int) -> dict[str, Any]:
-    """The head of a tensor or array as nested lists; where that is not all of it, its range and mean too."""
+def _elements(array: Any) -> dict[str, Any]:
+    """Return the head of a tensor or array as nested lists; where that is not all of it, its range and mean too."""
     *outer, last = array.shape or (1,)
     head = [min(n, 2) for n in outer[:-1]] + [min(n, ROWS) for n in outer[-1:]]
-    head.append(last if last <= 2 * limit else limit)
+    head.append(last if last <= 2 * LIMIT else LIMIT)
     part = _wide(array[tuple(slice(n) for n in head)] if array.shape else array)
     shown = {"values": _plain(part.tolist(), single=str(part.dtype).endswith("float32"))}
     if math.prod(head) < math.prod(array.shape) and "complex" not in str(array.dtype):
@@ -133,7 +133,7 @@ def _range(array: Any) -> dict[str, Any]:
 
 
 def _wide(array: Any) -> Any:
-    """Half and 8-bit floats as float32, which everything can compute with and which holds them exactly."""
+    """Turn half and 8-bit floats into float32, which everything can compute with and which holds them exactly."""
     if isinstance(array, np.ndarray):
         return array.astype(np.float32) if array.dtype == np.float16 else array
     if array.is_floating_point() and array.dtype not in (torch.float32, torch.float64):
@@ -148,7 +148,7 @@ def _plain(values: Any, single: bool) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A number as JSON carries it, a float32 as 0.1 and not as 0.10000000149011612."""
+    """Return a number as JSON carries it, a float32 as 0.1 and not as 0.10000000149011612."""
     if isinstance(value, torch.Tensor):
         return _plain(value.item(), single=value.dtype == torch.float32)
     if isinstance(value, np.generic):

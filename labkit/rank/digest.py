@@ -1,4 +1,4 @@
-"""A short hash over all of a value: equal on two ranks exactly if they hold the same. Runs on an engine.
+"""Hash all of a value in a short digest: equal on two ranks exactly if they hold the same. Runs on an engine.
 
 Nothing here calls a collective: a distributed tensor counts with its local part, a module with its parameters
 and buffers, not with `state_dict`, in which some wrappers gather.
@@ -34,7 +34,7 @@ def digest(value: Any) -> str:
 
 
 def inside(value: Any) -> list[tuple[str | None, Any]] | None:
-    """What a container holds, each with its name if it has one; None for what is no container."""
+    """List what a container holds, each with its name if it has one; None for what is no container."""
     if isinstance(value, dict):
         return [(one_line(k), v) for k, v in value.items()]
     if isinstance(value, torch.nn.Module):
@@ -51,13 +51,13 @@ def inside(value: Any) -> list[tuple[str | None, Any]] | None:
 
 
 def local(value: torch.Tensor) -> torch.Tensor:
-    """The tensor's data on this rank, without its graph; of a distributed tensor its local part."""
+    """Return the tensor's data on this rank, without its graph; of a distributed tensor its local part."""
     value = value.detach()
     return value.to_local() if hasattr(value, "to_local") else value
 
 
 def one_line(value: Any, length: int = 80) -> str:
-    """An object's `repr`, or a text, on one line, without addresses."""
+    """Write an object's `repr`, or a text, on one line, without addresses."""
     try:
         text = value if isinstance(value, Message) else repr(value)
     except Exception as error:
@@ -83,7 +83,7 @@ def _pieces(value: Any, depth: int) -> Iterator[bytes]:
     elif isinstance(value, (str, bytes, bytearray)):
         yield value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
     elif depth and (entries := inside(value)) is not None:
-        if isinstance(value, dict):  # dicts are equal whatever their order
+        if isinstance(value, dict):  # dicts are equal in any order
             entries.sort(key=lambda entry: entry[0] or "")
         for key, entry in entries:
             yield (key or "").encode("utf-8", "surrogatepass")

@@ -1,4 +1,4 @@
-"""What a rank is about to call, told from what torch's dispatcher is given: see `labkit.theory.fingerprint`."""
+"""Tell what a rank is about to call from what torch's dispatcher is given: see `labkit.theory.fingerprint`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Place:
 
 
 def located(call: Call) -> Call:
-    """The call with its place in the learner's cell: line, function, statements."""
+    """Return the call with its place in the learner's cell: line, function, statements."""
     cells = leading_here()
     if not cells:
         return call
@@ -41,7 +41,7 @@ def located(call: Call) -> Call:
 def _place(
     inner: CodeType, line: int, outer: CodeType, called: int, same: bool
 ) -> tuple[str, str, tuple[Statement, ...]]:
-    """Where that is in words, the statement there, and the statements that it is in."""
+    """Return a place in words, the statement there, and the statements that it is in."""
     text, here = _statement(inner, line)
     if same:
         return f"line {line}", text[: SHOWN + 1], (here,)
@@ -54,7 +54,7 @@ def _statement(code: CodeType, line: int) -> tuple[str, Statement]:
 
 
 def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **more: Any) -> Call:
-    """A call that brings a tensor; it gives as many elements as it has, and takes as many, unless told."""
+    """Make a call that brings a tensor; it gives as many elements as it has, and takes as many, unless told."""
     n = x.numel()
     dtype = str(x.dtype).removeprefix("torch.")
     return Call(
@@ -64,7 +64,7 @@ def _tensor(kind: str, x: torch.Tensor, gives: Any = None, takes: Any = None, **
 
 
 def _memory(kind: str, x: torch.Tensor, **more: Any) -> Call:
-    """A call that moves a tensor's memory as it lies: the order of the elements there has to be everyone's."""
+    """Make a call that moves a tensor's memory as it lies: the order of the elements there must be alike everywhere."""
     steps = [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1] if not in_order(x) else []
     return _tensor(kind, x, strides=str(tuple(steps)) if steps else "", **more)
 
@@ -87,12 +87,12 @@ def _first(given: Sequence[Any], nothing: Any) -> Any:
 
 
 def _part(x: torch.Tensor, n: int, none: int) -> int:
-    """Elements of each of n equal parts; where there are none such, a number that fits no other."""
+    """Count the elements of each of n equal parts; where there are none such, return a number that fits no other."""
     return none if x.numel() % n else x.numel() // n
 
 
 def _only_at(root: int, many: int, n: int) -> tuple[int, ...]:
-    """Elements for the group's root, or of it; none for the others."""
+    """Count the elements for the group's root, or of it; none for the others."""
     return tuple(many if i == root else 0 for i in range(n))
 
 
@@ -161,13 +161,13 @@ def _all_to_all_single(given: dict[str, Any], group: Place) -> Call:
 
 
 def _split(x: torch.Tensor, sizes: Any, n: int, none: int) -> Any:
-    """How many elements each rank's part has; sizes are along the first dimension."""
+    """Count how many elements each rank's part has; sizes are along the first dimension."""
     row = x.numel() // max(x.shape[0], 1) if x.dim() else 1
     return tuple(size * row for size in sizes) if sizes else _part(x, n, none)
 
 
 def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:
-    """Several tensors at once: as many, of as many elements, with the same dtype, on each rank."""
+    """Return a describer of several tensors at once: as many, with as many elements and the same dtype on each rank."""
 
     def describe(given: dict[str, Any], group: Place) -> Call:
         tensors = given[gives]

@@ -1,14 +1,14 @@
-"""What a rank holds of a model between two operations, in bytes and by kind; see `labkit.rank.memory` for peaks."""
+"""Count what a rank holds of a model between two operations, by kind; see `labkit.rank.memory` for peaks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from labkit.floor.errors import LabError
 from labkit.rank.memory import storages
+from labkit.rank.nested import tensors
 from labkit.rank.torch_internals import held_by_fully_shard, storage_id
 
 KINDS = ("weights", "gradients", "optimizer")
@@ -41,7 +41,7 @@ def footprint(model: Any, optimizer: Any = None, **more: Any) -> dict[str, int]:
     updated = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
     sharded = list(held_by_fully_shard(model)) if isinstance(model, torch.nn.Module) else []
     named = {kind: _tensors(kind, value) for kind, value in more.items()}
-    leaves = [*weights, *updated, *_leaves(named)]
+    leaves = [*weights, *updated, *tensors(named)]
     parts: list[tuple[str, Any]] = [
         ("weights", [*weights, *(t for kind, t in sharded if kind == "weights")]),
         ("gradients", [*(t.grad for t in leaves if t.is_leaf), *(t for kind, t in sharded if kind == "gradients")]),
@@ -63,33 +63,23 @@ def footprint(model: Any, optimizer: Any = None, **more: Any) -> dict[str, int]:
 def _weights(model: Any) -> list[torch.Tensor]:
     if isinstance(model, torch.nn.Module):
         return list(model.parameters())
-    tensors = list(_leaves(model))
-    if not tensors:
+    found = list(tensors(model))
+    if not found:
         raise LabError(
             f"footprint() got a {type(model).__name__} where the model belongs. Give a module, or tensors in a list."
         )
-    return tensors
+    return found
 
 
 def _tensors(kind: str, value: Any) -> Any:
-    """What a learner has given a name, where it can hold tensors."""
+    """Return what a learner has given a name, where it can hold tensors."""
     if value is not None and not isinstance(value, (torch.Tensor, torch.nn.Module, dict, list, tuple)):
         raise LabError(f"{kind}: a {type(value).__name__} holds no tensors. Give a tensor, or a list or dict of them.")
     return value
 
 
-def _leaves(value: Any) -> Iterator[torch.Tensor]:
-    """Every tensor in a value."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, torch.nn.Module):
-        yield from value.parameters()
-    elif isinstance(value, (dict, list, tuple)):
-        yield from (t for v in (value.values() if isinstance(value, dict) else value) for t in _leaves(v))
-
-
 def _state(optimizer: Any) -> list[Any]:
-    """The tensors that an optimizer keeps; ZeroRedundancyOptimizer keeps them in one of its own, for its own part."""
+    """List the tensors that an optimizer keeps; ZeroRedundancyOptimizer keeps its own part's in an optimizer inside."""
     if optimizer is None or isinstance(optimizer, (dict, list, tuple)):
         return [optimizer]
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):

@@ -1,4 +1,4 @@
-"""A learner's function on a rank: found, told from an empty one, run on an input among the first n ranks."""
+"""Find a learner's function on a rank, tell it from an empty one, and run it on an input among the first n ranks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 LOG = "LABKIT_LOG"  # the log of a rank that another host's agent has started
 PRINTED = 2000  # characters of what a function prints that are kept
@@ -38,13 +38,11 @@ _last_words: int | None = None  # the file that a dying process writes its stack
 
 
 def begin(n: int, limit: float, folder: str, count: int) -> None:
-    """Before runs on n ranks: make their sub-group, number `count`, and let a process that crashes leave its stack.
-
-    The stack goes into the folder; on another host, which does not have it, into the log that its agent keeps.
-    """
+    """Make the sub-group for runs on n ranks, number `count`, and let a process that crashes leave its stack."""
     global _last_words
-    subworld.gather(n, limit, count)
+    subworld.make(n, limit, count)
     if not faulthandler.is_enabled():
+        # Another host does not have the folder: there it goes into the log that the host's agent keeps.
         log = os.environ.get(LOG)
         path, how = (log, os.O_APPEND) if log else (f"{folder}/last-words-{dist.get_rank()}", os.O_TRUNC)
         _last_words = os.open(path, os.O_WRONLY | os.O_CREAT | how, 0o600)
@@ -52,9 +50,9 @@ def begin(n: int, limit: float, folder: str, count: int) -> None:
 
 
 def finish(count: int) -> bool:
-    """After runs: let go of both; whether this rank is in the lab's group. Groups are numbered from `count` now."""
+    """Let go of both; tell whether this rank is in the lab's group. Groups are numbered from `count` now."""
     global _last_words
-    subworld.part(count)
+    subworld.destroy(count)
     if _last_words is not None:
         faulthandler.disable()
         os.close(_last_words)
@@ -63,12 +61,12 @@ def finish(count: int) -> bool:
 
 
 def ready(name: str) -> dict[str, Any]:
-    """Before a check: what `describe` tells, how many groups this rank is in, and whether the lab's is one of them."""
+    """Return what `describe` and `agent.groups` tell before a check."""
     return {**describe(name), **agent.groups()}
 
 
 def describe(name: str) -> dict[str, Any]:
-    """What the learner's namespace has under this name: `state` is "missing", "other", "empty" or "function"."""
+    """Tell what the learner's namespace has under this name: `state` is "missing", "other", "empty" or "function"."""
     space = shell().user_ns
     if name not in space:
         return {"state": "missing", "cell": "", "source": ""}
@@ -87,10 +85,7 @@ def describe(name: str) -> dict[str, Any]:
 
 
 def _blank(source: str) -> int | None:
-    """What a function has not got yet: the line of a `...` in it; 0 for all of its body; None where it is written.
-
-    No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
-    """
+    """Find what a function lacks: the line of a `...` in it; 0 for all of its body; None where it is written."""
     try:
         node = ast.parse(source).body[0]
     except (SyntaxError, IndexError):
@@ -98,6 +93,7 @@ def _blank(source: str) -> int | None:
     if not isinstance(node, ast.FunctionDef):
         return None
 
+    # No body is a docstring, `...`, `pass` or NotImplementedError and nothing else.
     def idle(statement: ast.stmt) -> bool:
         constant = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
         raises = isinstance(statement, ast.Raise) and "NotImplementedError" in ast.unparse(statement)
@@ -110,7 +106,7 @@ def _blank(source: str) -> int | None:
 
 
 def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
-    """Call the learner's function as one of n ranks; what became of it.
+    """Call the learner's function as one of n ranks, and tell what came of it.
 
     `call` has "args", "options", "dtype", "in_place", "module", "gradients", "memory", "seed" and "most", the bytes
     that a result may have to be told. The answer has "out", or "error" (type, message, place); also "kept" (the
@@ -126,28 +122,25 @@ def run(name: str, n: int, count: int, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def again(name: str, n: int, count: int, calls: list[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Call it with one input after another, as long as all is well on every rank and the seconds are not over.
-
-    The answer has "answers", one for each call as `run` gives it, without "record" and "drew"; an "error" of the last
-    one too.
-    """
+    """Call it with one input after another, until an error on any rank or the end of the seconds."""
+    # An answer is `run`'s without "record" and "drew"; an "error" of the last one stands beside "answers" too.
     answer: dict[str, Any] = {"answers": []}
     until = monotonic() + seconds
     with _one_of(n, count, answer) as gate:
         for nth, call in enumerate(calls, count):
             one: dict[str, Any] = {}
             answer["answers"].append(one)
-            with subworld.turn(n, nth):
+            with subworld.one_call(n, nth):
                 _attempt(gate, name, call, one)
             answer |= {what: one[what] for what in ("error", "ended") if what in one}
             try:
                 with gate.opened():
-                    if subworld.any_of(n, nth, "error" in one or monotonic() > until):
+                    if subworld.any_rank(n, nth, "error" in one or monotonic() > until):
                         break
             except BaseException as error:  # another rank does not come, and the lab has freed this one
                 answer = {"error": _said(error), "ended": cell_end.of(error)} | answer
                 break
-            subworld.let_go()
+            subworld.destroy_temporary()
     return answer
 
 
@@ -215,7 +208,7 @@ def _call(name: str, call: dict[str, Any], answer: dict[str, Any]) -> None:
 
 
 def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[..., Any]:
-    """The same function; the answer's "drew" says whether it drew random numbers."""
+    """Wrap the function: the answer's "drew" says whether it drew random numbers."""
 
     @functools.wraps(function)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -229,20 +222,18 @@ def _watched(function: Callable[..., Any], answer: dict[str, Any]) -> Callable[.
 
 
 def _gradients(out: Any, leaves: list[torch.Tensor], loss: str) -> list[Any]:
-    """The gradients of the floating-point arguments, for the loss that `grading.gradients` weighs the result with.
-
-    None for an argument that nothing connects the result with.
-    """
+    """Return the arguments' gradients, for the loss that `grading.gradients` weighs the result with."""
     if not isinstance(out, torch.Tensor) or not out.requires_grad:
         return [None] * len(leaves)
     shared = loss == "one"
     weights = torch.from_numpy(gradients.weights(out.numel(), 0 if shared else dist.get_rank())).to(out)
     (out.flatten() * weights).sum().backward()
+    # None for an argument that nothing connects the result with.
     return [None if a.grad is None else plain(a.grad) for a in leaves]
 
 
 def _told(value: Any, most: int) -> Any:
-    """A value as plain data; of one that takes more bytes than so many, only what it is leaves the rank."""
+    """Return a value as plain data; of one that takes more than `most` bytes, only what it is."""
     left = most
     for size in _sizes(value):
         left -= size
@@ -253,7 +244,7 @@ def _told(value: Any, most: int) -> Any:
 
 
 def _sizes(value: Any) -> Iterator[int]:
-    """The bytes of all that a value holds, piece by piece."""
+    """Yield the bytes of all that a value holds, piece by piece."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         yield value.numel() * value.element_size() if isinstance(value, torch.Tensor) else value.nbytes
     elif isinstance(value, (dict, list, tuple)):
@@ -264,7 +255,7 @@ def _sizes(value: Any) -> Iterator[int]:
 
 
 def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:
-    """An exception's type, message and place; the message is empty where the learner's own type cannot say it."""
+    """Return an exception's type, message and place; the message is empty where the learner's type cannot say it."""
     try:
         message = str(error)
     except Exception:
@@ -273,7 +264,7 @@ def _said(error: BaseException) -> tuple[str, str, dict[str, Any]]:
 
 
 def _place(error: BaseException) -> dict[str, Any]:
-    """The learner's innermost line that an error came through."""
+    """Find the learner's innermost line that an error came through."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_cell(frame.filename):
             return {"line": frame.lineno, "function": frame.name, "source": (frame.line or "").strip()}

@@ -1,4 +1,4 @@
-"""How many of Gloo's threads are at work in this process: torch does not say it, but Linux does.
+"""Tell from /proc how many of Gloo's threads are at work in this process: torch does not say it.
 
 A thread of Gloo lets go of a collective's tensors some time after the collective is done: for that it needs a
 processor, and Python's lock. A thread that has nothing to do waits for work without a time limit; all its other waits
@@ -18,19 +18,14 @@ ON_CONDITION, KIND = 9, 0x7F  # FUTEX_WAIT_BITSET, as against the wait for a mut
 
 
 def threads(its: Sequence[str] = ("pt_gloo",)) -> list[str]:
-    """The numbers of the threads that carry out Gloo's collectives; none where there is no /proc.
-
-    `its` are how their names begin. With "gloo_tcp" it is those that send and receive.
-    """
+    """List the threads that carry out Gloo's collectives, or whose names begin with `its`; none without /proc."""
     found = os.listdir(TASKS) if os.path.isdir(TASKS) else []
     return [thread for thread in found if _told(thread, "comm").startswith(tuple(its))]
 
 
 def at_work() -> int | None:
-    """The number of threads that carry out a collective, or have not yet let go of its tensors.
-
-    `None` where it cannot be known: on other systems than Linux, on other processors, and where Linux may not tell.
-    """
+    """Count the threads that carry out a collective, or have not let go of its tensors; None where it is unknown."""
+    # Unknown on other systems than Linux, on other processors, and where Linux may not tell.
     if FUTEX is None or not os.path.exists("/proc/self/syscall"):
         return None
     try:
@@ -40,18 +35,16 @@ def at_work() -> int | None:
 
 
 def holds_up(thread: str) -> bool:
-    """Whether a thread that is in C++ waits there for a collective: one is under way, and no thread computes.
-
-    False where that cannot be known, see `at_work`. Python's own threads do not count: C++ lets none of them compute.
-    """
+    """Tell whether a thread waits in C++ for a collective: one is under way, and no thread is known to compute."""
     if not at_work() or not waits_for_thread(thread):
         return False
+    # Python's own threads do not count: C++ lets none of them compute.
     its_own = {str(known.native_id) for known in threading.enumerate()}
     return all(map(sleeps, set(os.listdir(TASKS)) - its_own - set(threads(("pt_gloo", "gloo_tcp", "ZMQbg")))))
 
 
 def waits_for_thread(thread: str) -> bool:
-    """Whether a thread waits until another one of this process lets it go on; False where nobody can know."""
+    """Tell whether a thread waits until another one of this process lets it go on; False where unknown."""
     try:
         return sleeps(thread) and _told(thread, "syscall").split()[:1] == [FUTEX]
     except OSError:
@@ -59,7 +52,7 @@ def waits_for_thread(thread: str) -> bool:
 
 
 def sleeps(thread: str) -> bool:
-    """Whether a thread waits for something; False where it has ended, or where nobody can know."""
+    """Tell whether a thread waits for something; False where it has ended, or where that cannot be known."""
     try:
         return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
     except OSError:  # no descriptor is left to ask with
@@ -67,7 +60,7 @@ def sleeps(thread: str) -> bool:
 
 
 def all_sleep() -> bool:
-    """Whether none of its threads has anything to do now: one that only waits for a processor has."""
+    """Tell whether none of Gloo's threads has anything to do: one that only waits for a processor has."""
     return all(map(sleeps, threads(("pt_gloo", "gloo_tcp"))))
 
 
@@ -80,7 +73,7 @@ def _waits_for_work(thread: str) -> bool:
 
 
 def _told(thread: str, what: str) -> str:
-    """What Linux says of a thread; of one that has just ended, nothing."""
+    """Read what Linux says of a thread; of one that has just ended, nothing."""
     try:
         with open(f"{TASKS}/{thread}/{what}") as f:
             return f.read()

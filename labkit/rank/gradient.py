@@ -1,4 +1,4 @@
-"""Gradients through a collective: backward, its transpose runs on all ranks.
+"""Let gradients flow through a collective: backward, its transpose runs on all ranks.
 
 An all-reduced sum is its own transpose; broadcast ↔ reduce, scatter ↔ gather, all-gather ↔ reduce-scatter;
 an all-to-all's is the all-to-all the other way round.
@@ -18,14 +18,11 @@ Collective = Callable[..., Sequence[Tensor]]
 
 
 def linear(there: Collective, back: Collective, xs: Sequence[Tensor], grad: bool) -> Sequence[Tensor]:
-    """there(*xs), differentiable with `back` as its transpose where any rank wants a gradient.
-
-    `grad` must be equal on all ranks: a rank whose own xs want none still has to run `back` for the others,
-    so its results require a gradient too.
-    """
+    """Return there(*xs), differentiable with `back` as its transpose where any rank wants a gradient."""
     if not grad:
         with torch.no_grad():
             return there(*xs)
+    # `grad` is equal on all ranks: a rank whose own xs want none still has to run `back` for the others.
     anchor = torch.zeros(0, requires_grad=True)  # makes the results require a gradient on every rank
     return _Linear.apply(there, back, anchor, *xs)
 

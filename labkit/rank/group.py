@@ -22,15 +22,15 @@ import torch.distributed.nn.functional  # before a group is joined: it keeps the
 
 from labkit.floor import pid_namespace, time_limits, timestamps
 from labkit.rank import guard, torch_internals
-from labkit.rank.peer_owner import open_the_door, refuse_other_users, shut_the_door
+from labkit.rank.peer_owner import accept_again, refuse_other_users, stop_accepting
 from labkit.rank.store import TCP, MeetingStore
-from labkit.rank.timer_slack import DROWSY, may_oversleep
+from labkit.rank.timer_slack import GLOO_SLACK, set_timer_slack
 from labkit.theory import gpu_sharing
 
 BACKENDS = {"nccl": "cpu:gloo,cuda:nccl"}  # torch's words for a lab's backend, where it stands beside Gloo
 ABORTED = {"nccl"}  # in torch's words for a group: it has communicators whose abort frees who waits in them
 ESTABLISHED = 1  # the first byte of `struct tcp_info`
-LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where nobody notes the sockets
+LAZY = "TORCH_GLOO_LAZY_INIT"  # connects ranks in their first call, where the sockets are not noted
 EVENT_LOOP = "anon_inode:[eventpoll]"  # what Linux calls the descriptor of an epoll instance
 WATCHED = re.compile(r"^tfd:\s*(\d+) .*\bino:([0-9a-f]+)", re.MULTILINE)  # a descriptor that it watches (proc(5))
 
@@ -41,7 +41,7 @@ _joined_at = 0.0  # a timestamp, as the next
 _aborted_at: float | None = None
 _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
-_doors: set[Socket] = set()  # at which Gloo listens, and that are shut
+_shut_listeners: set[Socket] = set()  # at which Gloo listens, and that accept no connection any more
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
 _counted = False  # bytes were seen to be counted on them
 
@@ -57,23 +57,23 @@ def join(
     direct: int = 0,
     count: int = 1,
 ) -> dict[str, Any]:
-    """Leave whatever group there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
+    """Leave the group that there was and join a new one of `world_size` ranks that meet at `store` (`MeetingStore`).
 
-    `limit` is the group's time-out in seconds: what torch falls back to should nobody free a waiting rank. `local`
+    `limit` is the group's time-out in seconds: what torch falls back to should a waiting rank not be freed. `local`
     counts the ranks of one host: it chooses the GPU, which the rank `shares` with others, by NCCL's own paths where
     NCCL has these for so many ranks of one GPU (`direct`). Groups that are made later are numbered from `count`: torch
     finds a group by its number, and what was made in an earlier world must not find one of other ranks.
-    Returns the facts that the lab's table shows, and whether a call that waits in the group can be freed.
+    Return the facts that the lab's table shows, and whether a call that waits in the group can be freed.
     """
     global _store, _joined_at, _world, _counted
     leave()
-    _doors.clear()
+    _shut_listeners.clear()
     torch_internals.number_groups_from(0)  # a failed attempt counts; what an earlier world holds knows it by its name
     _joined_at = timestamps.now()
-    before = connected_sockets()
+    before = tcp_sockets()[0]
     _store = MeetingStore(store, world_size)  # held here: torch keeps only its C++ half
     _to_store.clear()
-    _to_store.update(connected_sockets() - before)
+    _to_store.update(tcp_sockets()[0] - before)
     device = choose_device(local, backend)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(local))
     direct = direct if direct and torch.cuda.nccl.version() >= gpu_sharing.MANY_A_GPU else 0
@@ -110,11 +110,9 @@ def join(
 
 
 def joined() -> bool:
-    """Whether this rank is in the group that it joined last, and that works as far as anybody can see here.
-
-    A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
-    cell has ended at a call that was refused.
-    """
+    """Tell whether this rank is in the group that it joined last, and that works as far as can be seen here."""
+    # A learner may have left it or made another one, the lab may have broken it off, a connection may be down, or a
+    # cell has ended at a call that was refused.
     world = _world() if _world is not None and dist.is_initialized() else None
     works = not aborted() and broken() is not True and not guard.refused()
     return world is not None and world is dist.group.WORLD and works
@@ -132,7 +130,7 @@ def leave() -> None:
 
 
 def choose_device(local: int, backend: str) -> torch.device:
-    """One GPU a rank with NCCL, the CPU otherwise."""
+    """Choose one GPU a rank with NCCL, the CPU otherwise."""
     if backend != "nccl":
         return torch.device("cpu")
     device = torch.device("cuda", local % torch.cuda.device_count())
@@ -166,48 +164,44 @@ def _shut() -> None:
 
 
 def aborted(within: float = 0.0) -> bool:
-    """Whether `abort` has come since this rank joined, or comes within so many seconds."""
+    """Tell whether `abort` has come since this rank joined, or comes within so many seconds."""
     return _store is None or _store.broken_off.wait(within)
 
 
 def times() -> tuple[float, float | None]:
-    """When this rank last joined a group, and when the lab last broke one off (None: never); both a timestamp."""
+    """Return when this rank last joined a group, and when the lab last broke one off (None: never)."""
     return _joined_at, _aborted_at
 
 
 def broken() -> bool | None:
-    """Whether a connection to another rank has gone down; None where there is none that can be asked.
-
-    Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
-    """
+    """Tell whether a connection to another rank has gone down; None where there is none that can be asked."""
     living = noted_sockets(only_living=True)
     if sys.platform != "linux" or not living:
         return None
+    # Gloo closes what failed: after a time-out, or once a peer has died, sockets are gone or no longer established.
     return not all(map(_is_up, living))
 
 
 def counted() -> bool:
-    """Whether bytes were seen to be counted on the sockets between this rank and the others."""
+    """Tell whether bytes were seen to be counted on the sockets between this rank and the others."""
     return _counted
 
 
 def moved() -> int | None:
-    """Bytes that the kernel has acknowledged or received on the sockets between this rank and the others.
-
-    None where nobody counts them, or nobody has seen them counted: not on Linux, on NCCL, in some sandboxes.
-    """
+    """Count the bytes acknowledged or received on the sockets to other ranks; None where the kernel counts none."""
+    # None on other systems than Linux, on NCCL, in some sandboxes.
     return _moved() if _counted else None
 
 
 def _counts() -> bool:
-    """Whether a barrier, which every rank joins in, is seen to move bytes here."""
+    """Tell whether a barrier, which every rank joins in, is seen to move bytes here."""
     before = _moved()
     dist.barrier()
     return _moved() > before
 
 
 def _moved() -> int:
-    """Linux counts in `struct tcp_info`, two 64-bit numbers at byte 120; elsewhere this is 0."""
+    """Read the bytes from `struct tcp_info`, where Linux has two 64-bit numbers at byte 120; elsewhere this is 0."""
     total = 0
     for noted in noted_sockets() if sys.platform == "linux" else ():
         with contextlib.suppress(OSError, struct.error), opened(noted) as s:
@@ -216,7 +210,7 @@ def _moved() -> int:
 
 
 def noted_sockets(only_living: bool = False) -> list[Socket]:
-    """The sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
+    """List the sockets between this rank and others; those of a group that the learner has destroyed may be closed."""
     return [s for group, sockets in list(_sockets) if not only_living or _lives(group) for s in sockets]
 
 
@@ -229,11 +223,11 @@ def _is_up(noted: Socket) -> bool:
         with opened(noted) as s:
             return s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == ESTABLISHED
     except OSError as error:
-        return error.errno == errno.EMFILE  # no descriptor is left to ask with: nobody says that it is down
+        return error.errno == errno.EMFILE  # no descriptor is left to ask with: it may be up
 
 
 def opened(noted: Socket) -> socket.socket:
-    """A second handle on a socket, while it is the one that was noted; OSError where it is gone."""
+    """Open a second handle on a socket, while it is the one that was noted; OSError where it is gone."""
     fd, inode = noted
     own = os.dup(fd)
     try:
@@ -245,21 +239,13 @@ def opened(noted: Socket) -> socket.socket:
         raise
 
 
-def connected_sockets() -> set[Socket]:
-    """File descriptor and inode of every connected TCP socket of this process."""
-    return tcp_sockets()[0]
-
-
 def data_sockets() -> set[Socket]:
-    """Of those, all but the one to the store where ranks meet and compare their calls: it carries no data of theirs."""
-    return connected_sockets() - _to_store
+    """Return the connected TCP sockets that carry data: not the one to the store where ranks meet and compare calls."""
+    return tcp_sockets()[0] - _to_store
 
 
 def _watched() -> set[Socket]:
-    """Look up which descriptors an event loop of this process watches: Gloo's sockets are watched, NCCL's never.
-
-    Empty where /proc does not tell, as in some sandboxes.
-    """
+    """Return the descriptors that event loops of this process watch; none where /proc does not tell it."""
     found = set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -270,7 +256,7 @@ def _watched() -> set[Socket]:
 
 
 def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
-    """File descriptor and inode of every TCP socket of this process: of the connected ones, and of the listening."""
+    """Return file descriptor and inode of this process's TCP sockets: of the connected, and of the listening ones."""
     connected, listening = set(), set()
     for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
         try:
@@ -290,32 +276,31 @@ def tcp_sockets() -> tuple[set[Socket], set[Socket]]:
 
 
 def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Callable[..., Any]:
-    """Wrap a maker of process groups, so that sub-groups can be freed as well as the world.
-
-    In a group that it `splits` off, Gloo's ranks meet at the doors of the group that it was split from.
-    """
+    """Wrap a maker of process groups to note their sockets, so that sub-groups can be freed as well as the world."""
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
         before, open_before = tcp_sockets()
-        reopened = _doors & open_before if splits else set()
+        # In a group that is split off, ranks connect to the listening sockets of the group that it was split from.
+        reopened = _shut_listeners & open_before if splits else set()
         with contextlib.ExitStack() as handles:
-            for door in _opened(reopened, handles):
-                open_the_door(door)
+            for listener in _opened(reopened, handles):
+                accept_again(listener)
         lazy = os.environ.pop(LAZY, None)
         made = None
-        may_oversleep(DROWSY)  # for Gloo's thread; this one is brisk again when it first waits for another rank
+        set_timer_slack(GLOO_SLACK)  # for Gloo's thread; this one has none from its first wait for another rank
         try:
             made = make_group(*args, **kwargs)
             return made
         finally:
-            may_oversleep(0)
+            set_timer_slack(0)
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()
+            # Gloo's sockets are watched, NCCL's never.
             watched = _watched()
-            new, doors = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
-            doors |= reopened
+            new, listeners = ((s & watched if watched else s) for s in (now - before, open_now - open_before))
+            listeners |= reopened
             group = made[0] if isinstance(made, tuple) else made
             group = group if isinstance(group, dist.ProcessGroup) else None
             _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now]
@@ -327,9 +312,9 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
                     _forget(group)
                     made = group = None  # or the traceback would keep it, with what it listens at
                     raise
-                for door in _opened(doors, handles):  # only now: who was kept out is on its way
-                    shut_the_door(door)
-                _doors.update(doors)
+                for listener in _opened(listeners, handles):  # only now: a rank that was kept out is on its way
+                    stop_accepting(listener)
+                _shut_listeners.update(listeners)
 
     return noted
 
@@ -344,7 +329,7 @@ def _forget(group: Any) -> None:
 
 
 def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.socket]:
-    """Handles on these sockets, without those that are gone."""
+    """Open handles on these sockets, without those that are gone."""
     found = []
     for one in noted:
         with contextlib.suppress(OSError):

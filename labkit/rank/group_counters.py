@@ -1,4 +1,4 @@
-"""What the process groups themselves counted and noted: the recorder's word is checked against it.
+"""Compare what the process groups themselves have counted and noted with what the recorder has.
 
 Every backend numbers the calls that reach it, and torch's flight recorder keeps the last ones of Gloo's and NCCL's
 collectives: who called (a functional collective, DTensor, DDP's C++ buckets, `group.allreduce`) makes no difference.
@@ -42,7 +42,6 @@ Counts = tuple[int, ...]  # of each backend of a group: of its one, or of Gloo's
 
 
 def _counts(group: Any, mixed: bool) -> Counts:
-    """How many calls each backend of a group has counted."""
     try:
         if not mixed:
             return (calls_counted(group),)
@@ -52,7 +51,7 @@ def _counts(group: Any, mixed: bool) -> Counts:
 
 
 def counted(group: Any) -> Counts:
-    """How many calls each backend of a group has counted: one that it refused itself is among them, on every rank."""
+    """Count the calls of each backend of a group: one that it refused itself is among them, on every rank."""
     return _counts(group, _is_mixed(group))
 
 
@@ -69,12 +68,12 @@ class Span:
     last: Counts | None = None
 
     def has(self, backend: int, number: int) -> bool:
-        """Whether a call under this number is among them."""
+        """Tell whether a call under this number is among them."""
         began = backend < len(self.first) and self.first[backend] < number
         return began and (self.last is None or number <= self.last[backend])
 
     def numbers(self, backend: int, until: int) -> tuple[int, int]:
-        """Behind which number of a backend they begin, and with which they end; it has counted so many by now."""
+        """Return a backend's count before the first and at the last of them, where it has counted to `until` by now."""
         if backend >= len(self.first):
             return 0, 0
         return min(self.first[backend], until), until if self.last is None else min(self.last[backend], until)
@@ -93,14 +92,14 @@ class Tally:
         self._wall = timestamps.wall()
 
     def know(self, group: Any, name: str) -> tuple[int, ...]:
-        """The ranks of a group, which is from now on known by its name."""
+        """Return the ranks of a group, which is from now on known by its name."""
         if _is_mixed(group):
             self._mixed.add(name)
         ranks = self.ranks[name] = tuple(dist.get_process_group_ranks(group))
         return ranks
 
     def _now(self) -> dict[str, Counts]:
-        """What every group has counted."""
+        """Read what every group has counted."""
         found: dict[str, Counts] = {}
         for group in made():
             name = group.group_name
@@ -109,7 +108,7 @@ class Tally:
         return found
 
     def begun(self, group: Any, name: str) -> Span:
-        """From here on what a group counts is recorded, until `done` is given what this returns."""
+        """Count what a group counts from here on as recorded, until `done` is given what this returns."""
         first = _counts(group, name in self._mixed)
         spans = self._spans.get(name)
         if spans is None:
@@ -121,12 +120,12 @@ class Tally:
         return spans[-1]
 
     def done(self, group: Any, name: str, span: Span) -> None:
-        """What the group counts from here on is not recorded any more."""
+        """Count what the group counts from here on as not recorded any more."""
         span.last = _counts(group, name in self._mixed) or None
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """What is called inside is nobody's business: it counts as recorded."""
+        """Count what is called inside as recorded, though it is not: no picture is to show it."""
         before = self._now()
         try:
             yield
@@ -135,17 +134,17 @@ class Tally:
                 self._spans.setdefault(name, []).append(Span(before.get(name, (0,) * len(last)), last))
 
     def leave(self) -> None:
-        """A group is about to go, and its counts with it."""
+        """Note what a group has counted that is about to go."""
         self._now()
         self._left = True
 
     def end(self) -> None:
-        """The cell is over: what is counted from now on is not its own."""
+        """Note that the cell is over: what is counted from now on is not its own."""
         if self._ended is None:
             self._ended = self._now()
 
     def missing(self, since: float, until: float) -> tuple[list[Noted], int]:
-        """What the flight recorder has of calls that were not recorded, and how many nobody has noted."""
+        """Return the calls that the flight recorder alone has, and how many calls neither it nor the recorder has."""
         ended = self._now() if self._ended is None else self._ended
         lacking = sum(self._lacking(name, i, last[i]) for name, last in ended.items() for i in range(len(last)))
         if not lacking and not self._left:
@@ -155,7 +154,7 @@ class Tally:
         return found, max(0, lacking - len({(one.group, one.backend, one.number) for one in found}))
 
     def _lacking(self, name: str, backend: int, until: int) -> int:
-        """How many calls a group's backend has counted and nobody recorded."""
+        """Count the calls that a group's backend has counted and that are not recorded."""
         reached = self._began[name][backend] if name in self._began else 0
         lacking = 0
         for first, last in sorted(span.numbers(backend, until) for span in self._spans.get(name, ())):
@@ -168,12 +167,10 @@ class Tally:
 
 
 def noted(since: float, until: float, mixed: Collection[str] = (), wall: float | None = None) -> Iterator[Noted]:
-    """The collectives that began between two moments (`perf_counter`), as the flight recorder has them.
-
-    `mixed` are the names of the groups that have Gloo and NCCL. The flight recorder goes by the clock on the wall:
-    `wall` is what made a moment one of its times before (`timestamps.wall`), should that clock have jumped since.
-    """
+    """Yield the collectives that began between two moments (`perf_counter`); `mixed` groups have Gloo and NCCL."""
     now = timestamps.wall()
+    # The flight recorder goes by the clock on the wall: `wall` is what made a moment one of its times before, should
+    # that clock have jumped since.
     walls = [now] if wall is None or abs(wall - now) < JUMP else [now, wall]
     for entry in flight_recorder("gloo", "nccl"):
         created = entry["time_created_ns"] / 1e9
@@ -190,13 +187,11 @@ def newest() -> str:
 
 
 def enqueued(since: float) -> Noted | None:
-    """Find the first call since a moment that NCCL was given and has not completed, as its flight recorder has it.
-
-    On a GPU a call returns once it is enqueued: whoever then waits for the GPU waits for this one. What is older was
-    given to a group that has been left, and is never completed.
-    """
+    """Find the first call since a moment that NCCL was given and has not completed, as its flight recorder has it."""
     wall = timestamps.wall()
     calls = ((entry["time_created_ns"] / 1e9 - wall, entry) for entry in flight_recorder("nccl", active=True))
+    # A call returns once it is enqueued: what then waits for the GPU waits for this one. What is older was given to a
+    # group that has been left, and is never completed.
     waiting = [(at, entry) for at, entry in calls if at >= since and entry["state"] != "completed"]
     at, first = min(waiting, key=lambda call: call[0], default=(0.0, None))
     return None if first is None else _noted(first, at, ())
@@ -206,9 +201,7 @@ def _noted(entry: dict[str, Any], entered: float, mixed: Collection[str]) -> Not
     backend, _, op = entry["profiling_name"].partition(":")
     frames = entry.get("frames", [])
     behind = (f["name"] for f in frames if f["filename"] == FUNCTIONAL)
-    functional = next(
-        (name for name in behind if not name.startswith("_")), ""
-    )  # a result that is awaited as it is used
+    functional = next((name for name in behind if not name.startswith("_")), "")  # "" where its result is awaited
     side = "output" if op == "scatter" else "input"  # the tensor that dist.scatter tells its size by
     sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
     types = [getattr(torch, f"{name}Tensor").dtype for name in dtypes if hasattr(torch, f"{name}Tensor")]

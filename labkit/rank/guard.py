@@ -1,11 +1,11 @@
-"""Before a collective runs, its ranks compare what they are about to do: what does not fit raises, and runs nowhere.
+"""Compare, before a collective runs, what its ranks are about to do: what does not fit raises, and runs nowhere.
 
-Without that it may hang, end a rank or give wrong numbers. All collectives go through torch's dispatcher, whoever
-calls: `dist.…`, `comms.…`, a functional collective, DDP's buckets in C++. There, under the key that every call passes
+Without that it may hang, end a rank or give wrong numbers. All collectives go through torch's dispatcher, whether
+`dist.…`, `comms.…`, a functional collective or DDP's buckets in C++ call. There, under the key that every call passes
 first (BackendSelect), the guard puts up the call on the group's board (`labkit.rank.board`), reads what the others
-have put up, and raises where they disagree. Nobody waits for a rank that has not come: a broadcast stays no barrier,
-and who comes first goes on. Whoever comes later finds the mismatch and enters nothing, so no two ranks that disagree
-ever exchange a byte. The lab then ends the cell on the other ranks too.
+have put up, and raises where they disagree. It waits for no rank: a broadcast stays no barrier, and the rank that
+comes first goes on. One that comes later finds the mismatch and enters nothing, so no two ranks that disagree ever
+exchange a byte. The lab then ends the cell on the other ranks too.
 
 `install` puts it in place; `off` takes it out, for good or for a while, and torch is as if there had been none.
 """
@@ -68,12 +68,10 @@ def install() -> None:
 
 @contextlib.contextmanager
 def world(store: str) -> Iterator[None]:
-    """The group that is made inside is the lab's; boards go beside its store, a file, or with "" into the store.
-
-    The lab removes them with the store's file, once all ranks have joined another group.
-    """
+    """Make the lab's group inside; boards go beside its store, a file, or with "" into the store."""
     global _beside
     forget()
+    # The lab removes them with the store's file, once all ranks have joined another group.
     _beside = store
     try:
         yield
@@ -82,18 +80,13 @@ def world(store: str) -> Iterator[None]:
         raise
 
 
-def counts() -> dict[str, int]:
-    """How many calls were compared in each group, by its name."""
-    return {name: guarded.made for name, guarded in list(_groups.items())}
-
-
-def members() -> dict[str, list[int]]:
-    """The ranks of each group whose calls are compared, by its name."""
-    return {name: list(guarded.place.members) for name, guarded in list(_groups.items())}
+def compared() -> dict[str, tuple[list[int], int]]:
+    """Return the ranks of each group whose calls are compared, and how many were, by the group's name."""
+    return {name: (list(guarded.place.members), guarded.made) for name, guarded in list(_groups.items())}
 
 
 def started(group: Any) -> int:
-    """How many operations this rank has started in a group; -1 where torch does not count them."""
+    """Count the operations that this rank has started in a group; -1 where torch does not count them."""
     try:
         return torch_internals.calls_counted(group)
     except RuntimeError:
@@ -101,14 +94,14 @@ def started(group: Any) -> int:
 
 
 def is_board(path: Any) -> bool:
-    """Whether a file is a board of the lab's groups."""
+    """Tell whether a file is a board of the lab's groups."""
     return bool(_beside) and str(path).startswith(f"{_beside}-board-")
 
 
 def forget() -> None:
     """Let all groups go."""
     global _beside
-    pardon()
+    clear_refusal()
     _beside = None
     for guarded in _groups.values():
         guarded.board.close()
@@ -116,7 +109,7 @@ def forget() -> None:
 
 
 def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard every group that torch's maker of groups makes."""
+    """Wrap torch's maker of groups to guard every group that it makes."""
     parameters = inspect.signature(make_group)
 
     @functools.wraps(make_group)
@@ -133,7 +126,7 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Guard every group that is split off another one, as meshes are on GPUs."""
+    """Wrap the method that splits a group off another one, as is done for meshes on GPUs."""
 
     @functools.wraps(split_group)
     def split(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -149,14 +142,12 @@ def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[int], me: int | None) -> Any:
-    """Let the members of a new group share a board; its first one makes it, before the others can have come.
-
-    `me` is this rank's place among the members, None where it is none of them.
-    """
+    """Let a new group's members share a board; `me` is this rank's place among them, None if it is none of them."""
     n = len(members)
     if not _ours() or n < 2:
         return make()
     key = f"labkit-board/{name}"
+    # The first one makes it, before the others can have come.
     board = _shared_board(store, key, 0, n) if me == 0 else None
     try:
         made = make()
@@ -176,7 +167,7 @@ def _with_board(make: Callable[[], Any], store: Any, name: str, members: list[in
 
 
 def _ours() -> bool:
-    """Whether a group that is made now is the lab's: the world as it joins, or a group made in a guarded one."""
+    """Tell whether a group that is made now is the lab's: the world as it joins, or a group made in a guarded one."""
     if _beside is None:
         return False
     return (world := dist.group.WORLD) is None or world.group_name in _groups
@@ -193,7 +184,7 @@ def _compare_models(group: Any, states: models.States) -> None:
 
 
 def board_for(group: Any, key: str) -> FileBoard | StoreBoard:
-    """One more board of a group's, where its ranks find it under this key of their store; each of them calls this."""
+    """Make one more board for a group, found under this key of its store; each of its ranks calls this."""
     store = torch_internals.groups()[group][1]
     return _shared_board(store, key, dist.get_rank(group), dist.get_world_size(group))
 
@@ -202,18 +193,11 @@ def _shared_board(store: dist.Store, key: str, me: int, n: int) -> FileBoard | S
     """Make a board as the first rank and tell the others its place under this key, or open it as one of them."""
     if me:
         return _open_board(store.get(key).decode(), store, me, n)
-    board, place = _new_board(store, n)
-    store.set(key, place)
-    return board
-
-
-def _new_board(store: dist.Store, n: int) -> tuple[FileBoard | StoreBoard, str]:
-    """Make a board for the first rank; its place, where the others open it."""
     unique = secrets.token_hex(6)  # names of groups come again
-    if not _beside:
-        return _open_board(f"store:{unique}", store, 0, n), f"store:{unique}"
-    board = FileBoard.make(f"{_beside}-board-{unique}", n)
-    return board, board.path
+    file = FileBoard.make(f"{_beside}-board-{unique}", n) if _beside else None
+    place = file.path if file else f"store:{unique}"
+    store.set(key, place)
+    return file or _open_board(place, store, 0, n)
 
 
 def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | StoreBoard:
@@ -223,7 +207,7 @@ def _open_board(place: str, store: dist.Store, me: int, n: int) -> FileBoard | S
 
 
 def _gone(name: str, guarded: Guarded) -> None:
-    """A group was destroyed, by a learner say: its board goes too."""
+    """Remove the board of a group that was destroyed, by a learner say."""
     if _groups.get(name) is guarded:
         del _groups[name]
         guarded.board.remove()
@@ -233,10 +217,8 @@ def _gone(name: str, guarded: Guarded) -> None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """Raise this, and whatever collective this rank calls next in its cell, the same again.
-
-    The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
-    """
+    """Raise this error, and the same again at every later collective of this rank in its cell."""
+    # The ranks are out of step from here on: others may wait in the refused call, which would meet a later one.
     global _refused
     _refused = _refused or copy.copy(error)  # without the frames that it comes through
     raise error from None
@@ -251,7 +233,7 @@ def must_exist(rank: int, n: int, group: Any) -> None:
 
 @contextlib.contextmanager
 def shows_what_is_spoiled() -> Iterator[None]:
-    """Inside, Gloo may spoil tensors: a check compares the numbers, and from wrong ones a learner sees what happens."""
+    """Let Gloo spoil tensors inside: a check compares the numbers, and from wrong ones a learner sees what happens."""
     global _shown
     _shown = True
     try:
@@ -261,12 +243,12 @@ def shows_what_is_spoiled() -> Iterator[None]:
 
 
 def refused() -> bool:
-    """Whether this rank was refused a call in its cell, and what the ranks have sent until then may lie open."""
+    """Tell whether this rank was refused a call in its cell: what the ranks have sent until then may lie open."""
     return _refused is not None
 
 
-def pardon() -> None:
-    """The cell that was refused something is over."""
+def clear_refusal() -> None:
+    """Let collectives be called again: the cell that was refused one is over."""
     global _refused
     _refused = None
 
@@ -316,14 +298,12 @@ def _take_out() -> None:
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """What runs inside is not compared."""
-    wanted = _wanted
+    """Compare nothing that runs inside."""
     _take_out()
     try:
         yield
     finally:
-        if wanted:
-            on()
+        resume()
 
 
 def _comparing(name: str, operation: Any) -> Callable[..., Any]:
@@ -380,7 +360,6 @@ def _meet(guarded: Guarded, describe: Callable[..., Call], given: dict[str, Any]
 
 
 def _up(guarded: Guarded, nth: int) -> dict[int, Call]:
-    """What the group's ranks have put up for this call."""
     with contextlib.suppress(*GONE):
         return {i: unpack(data) for i, data in guarded.board.read(nth).items()}
     return {}

@@ -1,6 +1,6 @@
-"""Name the mistake that a wrong result comes from: it is held against what known mistakes give.
+"""Name the known mistake that gives the same wrong result, for harnesses of exercises.
 
-For harnesses of exercises. A budget for what is sent counts what `everyones` sends: not for exercises that have one.
+A budget for what is sent counts what `everyones` sends: not for exercises that have one.
 """
 
 from __future__ import annotations
@@ -17,10 +17,8 @@ from labkit.rank.copies import shell
 
 
 def everyones(mine: Any) -> list[Any]:
-    """Gather a value from every rank, by rank, and leave nothing in the record.
-
-    Call it before the learner's function: so it waits for nobody's mistake.
-    """
+    """Gather a value from every rank, by rank, and leave nothing in the record."""
+    # Called after the learner's function it would wait for its mistakes.
     with recorder.paused():
         each: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(each, agent.plain(mine))
@@ -28,7 +26,7 @@ def everyones(mine: Any) -> list[Any]:
 
 
 def name_it(out: Any, right: Any, slips: Mapping[str, Any], of: str = "") -> None:
-    """Raise an AssertionError that names the slips which give the same wrong result; nothing where none does."""
+    """Raise an AssertionError that names the slips which give the same wrong result; return where none does."""
 
     def off(wanted: Any) -> judge.Difference | None:
         return judge.first_difference(agent.plain(out), agent.plain(wanted), 1e-5, path=of)
@@ -38,11 +36,7 @@ def name_it(out: Any, right: Any, slips: Mapping[str, Any], of: str = "") -> Non
 
 
 def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Call the function, and name the slips of the exercise that give the same wrong result.
-
-    The solution and the slips run on the same input. A slip that an earlier input would have shown is not named. A
-    wrong result that none of them gives is returned, and judged as ever.
-    """
+    """Wrap the function to name the slips of the exercise that give the same wrong result on the same input."""
     right = exercise.function
     assert right is not None
 
@@ -55,6 +49,7 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
     def called(*args: Any, **options: Any) -> Any:
         out = theirs(*args, **options)
         if off := judge.first_difference(out, right(*args, **options), 1e-6):
+            # A slip that an earlier input would have shown is not named.
             versions = {why: _edited(exercise, old, new) for why, (old, new) in exercise.slips.items()}
             cases = [(case.xs[0], dict(case.options)) for case in exercise.inputs(2)]
             earlier = cases[: cases.index((args, options))] if (args, options) in cases else []
@@ -73,7 +68,7 @@ def by_slips(exercise: Exercise, theirs: Callable[..., Any]) -> Callable[..., An
 
 
 def _edited(exercise: Exercise, old: str, new: str) -> Callable[..., Any]:
-    """The solution after an edit, with what it sees."""
+    """Run the edited solution's source with what the solution sees."""
     space = dict(getattr(exercise.function, "__globals__", {}))
     exec(exercise.before + exercise.code.replace(old, new), space)
     edited: Callable[..., Any] = space[exercise.name]

@@ -1,4 +1,4 @@
-"""A span for each layer's forward pass and for its backward pass, by hooks that change no number.
+"""Record a span for each layer's forward pass and for its backward pass, by hooks that change no number.
 
 Forward: the module's own hooks. Backward: hooks on the layer's part of autograd's graph, from the node that makes its
 output to the nodes that lead out of it and those that accumulate its parameters' gradients. A module's full backward
@@ -16,14 +16,15 @@ import torch
 from torch import nn
 
 from labkit.rank import backward_pass, stream
-from labkit.theory.record import Span
+from labkit.rank.nested import tensors
+from labkit.theory.log import Span
 
 Open = Callable[[str, str], Span | None]  # begins a span of this name and pass
 OURS = "labkit"  # marks a node of the graph that belongs to a layer
 
 
 def layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The layers of a model by their names: what a list of modules holds, else the outermost ones without such a list.
+    """Return the layers of a model by name: what a list of modules holds, else the outermost ones without such a list.
 
     >>> from labkit.rank import tiny
     >>> list(layers(tiny.Transformer(layers=2)))
@@ -51,13 +52,12 @@ def _layers(path: str, module: nn.Module, whole: bool) -> Iterator[tuple[str, nn
 
 
 def _children(module: nn.Module) -> dict[str, nn.Module]:
-    """The modules in it that have parameters."""
     return {name: child for name, child in module.named_children() if next(child.parameters(), None) is not None}
 
 
 @contextlib.contextmanager
 def watched(model: nn.Module, begin: Open) -> Iterator[None]:
-    """Inside, every layer's forward and backward pass is a span that `begin` has begun."""
+    """Begin a span by `begin` for every layer's forward and backward pass inside."""
     watch = _Watch(begin)
     handles = [handle for name, layer in layers(model).items() for handle in _Layer(watch, name).hooked(layer)]
     try:
@@ -78,7 +78,7 @@ class _Watch:
         self.latest: _Call | None = None
 
     def end(self, *_: float) -> None:
-        """A backward pass is over, or nobody watches any more."""
+        """End the spans of a backward pass that is over; without a time, the watch too."""
         for call in self.calls:
             call.end()
         self.calls, self.latest = [], None
@@ -101,7 +101,7 @@ class _Layer:
         return [before, module.register_forward_hook(self._leave, always_call=True)]
 
     def _enter(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        came_from = {t.grad_fn for t in _tensors((args, kwargs)) if t.grad_fn is not None}
+        came_from = {t.grad_fn for t in tensors((args, kwargs)) if t.grad_fn is not None}
         self.running.append((self.watch.begin(self.name, "forward"), came_from))
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
@@ -109,12 +109,11 @@ class _Layer:
             return
         span, came_from = self.running.pop()
         if span is not None:
-            stream.ended(span)
-        if (
-            torch.is_grad_enabled()
-        ):  # a graph of a kind that nobody knew here costs its span, and not the learner's cell
+            stream.end_span(span)
+        if torch.is_grad_enabled():
+            # A graph of an unknown kind costs its span, and not the learner's cell.
             with contextlib.suppress(AttributeError, RuntimeError):
-                self._follow({t.grad_fn for t in _tensors(out) if t.grad_fn is not None}, came_from)
+                self._follow({t.grad_fn for t in tensors(out) if t.grad_fn is not None}, came_from)
 
     def _follow(self, outputs: set[Any], inputs: set[Any]) -> None:
         """Hook the layer's part of the graph: what makes its outputs, and what leads out of it."""
@@ -154,7 +153,7 @@ class _Call:
         self.span: Span | None = None
 
     def came(self, *_: Any) -> None:
-        """The gradient of its output has come."""
+        """Begin the span: the gradient of the call's output has come."""
         if self.span is None:
             watch = self.layer.watch
             watch.latest = self
@@ -163,24 +162,12 @@ class _Call:
             self.span = watch.begin(self.layer.name, "backward")
 
     def went_on(self, *_: Any) -> None:
-        """One of its last pieces of work is done; the last of all stays."""
+        """End the span here: one of its last pieces of work is done; of several the last counts."""
         if self.span is not None:
-            stream.ended(self.span)
+            stream.end_span(self.span)
 
     def end(self) -> None:
-        """No more of it will come in this backward pass."""
+        """Close the span: no more of the call comes in this backward pass."""
         if self.span is not None and self.span.left is None:
-            stream.ended(self.span)
+            stream.end_span(self.span)
         self.span = None
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a module was given, or gave."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from _tensors(one)
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)

@@ -32,7 +32,7 @@ class _OnRank(SourceFileLoader):
 
 
 def find(module: str, name: str, space: Mapping[str, Any]) -> Exercise:
-    """The exercise of this name, as a rank has it; its functions see this `space`'s rank, world_size and device."""
+    """Return the exercise of this name; its functions see the rank, world_size and device of this `space`."""
     package = importlib.import_module(module.rpartition(".")[0])
     if module not in sys.modules:
         for folder in package.__path__:
@@ -45,7 +45,7 @@ def find(module: str, name: str, space: Mapping[str, Any]) -> Exercise:
 
 
 def around(exercise: Exercise, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with what the exercise puts around it."""
+    """Wrap the function in what the exercise puts around it."""
     if exercise.harness:
         return partial(exercise.harness, function)
     if exercise.slips:

@@ -1,8 +1,8 @@
-"""Ranks that make different groups at once find out: torch would join them to each other.
+"""Let ranks that make different groups at once find out: torch would join them to each other.
 
-A rank counts the groups that it makes, and whoever comes to the same number is joined, whatever ranks each has named.
-Where rank 0 makes a group of ranks 0 and 1 while rank 3 makes one of ranks 2 and 3, the two are in one group from then
-on, and what they sum is silently wrong.
+A rank counts the groups that it makes, and ranks that come to the same number are joined, whichever ranks each has
+named. Where rank 0 makes a group of ranks 0 and 1 while rank 3 makes one of ranks 2 and 3, the two are in one group
+from then on, and what they sum is silently wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Meant:
     line: int
 
     def told(self, cell: str) -> str:
-        """What is made and where, to a rank that is in another cell now, or in the same."""
+        """Say what is made and where, to a rank that is in another cell now, or in the same."""
         where = f" (line {self.line}{'' if self.cell == cell else ' of another cell'})" if self.cell else ""
         in_order = self.members == sorted(self.members)  # else with sort_ranks=False
         who = ranks(self.members) if in_order else f"ranks {', '.join(map(str, self.members))} in this order"
@@ -40,14 +40,12 @@ class Meant:
 
 
 def compare(store: dist.Store, name: str, members: Sequence[int]) -> str:
-    """In what ranks disagree that have come to a group's name: which ranks they mean by it; "" where they agree.
-
-    Each puts up its own before it reads, so of two ranks at least one sees the other. Whoever comes first waits a
-    moment for the others, that all of them find it out, and none has done anything in its group meanwhile.
-    """
+    """Say in what the ranks disagree that have come to a group's name: which ranks they mean by it; "" for nothing."""
     mine = Meant(list(members), *_place())
     store.set(_key(name, dist.get_rank()), json.dumps(asdict(mine)))
     everyone = dist.get_world_size() if name.isdigit() else 1  # of one that is named by its ranks, they alone know
+    # Of two ranks at least one sees the other, since each puts up its own before it reads. The first one waits a moment
+    # for the others, so that all of them find it out, and none has done anything in its group meanwhile.
     up = gathered(lambda: _up(store, name), everyone)
     return _disagreement(up, mine.cell) if any(meant.members != mine.members for meant in up.values()) else ""
 
@@ -63,13 +61,12 @@ def _key(name: str, rank: int) -> str:
 
 
 def _up(store: dist.Store, name: str) -> dict[int, Meant]:
-    """What the ranks that have come to this name mean by it."""
     there = look_up(store, {r: _key(name, r) for r in range(dist.get_world_size())})
     return {r: Meant(**json.loads(text)) for r, text in there.items()}
 
 
 def _place() -> tuple[str, int]:
-    """The cell that is being run, by a name that all ranks give it, and the line that it is in."""
+    """Return the cell that is being run, by a name that all ranks give it, and the line that it is in."""
     cells = leading_here()
     if not cells:
         return "", 0

@@ -1,4 +1,4 @@
-"""How many bytes of tensors a function or a block has alive at once: counted operation by operation."""
+"""Count how many bytes of tensors a function or a block has alive at once, operation by operation."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from torch.distributed import distributed_c10d
 from labkit.floor import time_limits
 from labkit.floor.words import nbytes
 from labkit.rank import anysource, frames, gloo, objects, recorder
+from labkit.rank.nested import tensors
 from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
-from labkit.theory.record import is_cell
+from labkit.theory.log import is_cell
 
 LOOK = 0.0005  # seconds from one look at Gloo's threads to the next
 SETTLE = 0.002  # seconds for them without a look
@@ -34,15 +35,12 @@ SPARSE = {  # what a tensor of this layout is made of
 
 
 class Peak(OperationMode):
-    """Counts the memory of each tensor that an operation of torch makes, from then until it is let go.
+    """Counts the memory of each tensor that an operation of torch makes, from then until it is let go: see `peak`.
 
     >>> peak = Peak()
     >>> _ = peak.around(lambda x: x.clone() + 1)(torch.ones(100))
     >>> peak.bytes  # the clone and the sum, of 400 bytes each, at one time
     800
-
-    What torch or Gloo allocates inside an operation does not count, nor what torch.distributed does within a call.
-    Every operation takes some microseconds more, so this is no run to take the time of.
     """
 
     def __init__(self) -> None:
@@ -51,7 +49,7 @@ class Peak(OperationMode):
         self._alive: dict[int, int] = {}  # a storage's address → its bytes, less what it had when it was given
         self._given: dict[int, int] = {}  # a storage's address → its bytes when it was given
         self._held: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # every storage of these two
-        self._finds_given = False  # whether what an operation is handed, and nobody knows, was there before
+        self._finds_given = False  # whether what an operation is handed, and is not known, was there before
         self._communicates = False
         self._patience = time_limits.GLOO_WORKS
 
@@ -59,7 +57,7 @@ class Peak(OperationMode):
         return f"at most {nbytes(self.bytes)} at once"
 
     def around(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The same function, counted whenever it is called."""
+        """Wrap a function to be counted whenever it is called."""
 
         @functools.wraps(function)
         def counted(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +68,7 @@ class Peak(OperationMode):
         return counted
 
     def since_now(self) -> Peak:
-        """Begin at zero: whatever exists by now counts only by what it grows."""
+        """Begin at zero: what exists by now counts only by what it grows."""
         self._begin([o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)])
         self._finds_given = True  # C++ may hold others: the buckets of DistributedDataParallel
         return self
@@ -124,7 +122,7 @@ class Peak(OperationMode):
         """Count again, before it is the most so far: what has been let go or shrunk by now is not."""
         if self._communicates:
             self._wait_for_gloo()
-        with frames.looking:  # whoever looks at what this thread does holds its variables meanwhile
+        with frames.looking:  # a thread that looks at what this one does holds its variables meanwhile
             pass
         self._measure(list(self._alive))
         self.bytes = max(self.bytes, sum(self._alive.values()))
@@ -167,7 +165,7 @@ def peak() -> Iterator[Peak]:
 
 
 def _inside_a_call() -> bool:
-    """Whether the operation that runs is torch.distributed's own within a call, or comms' own for a header."""
+    """Tell whether the operation is torch.distributed's own within a call, or comms' own for a header."""
     frame = sys._getframe(1).f_back  # none where autograd runs the operation on a thread of its own
     if frame is not None and frame.f_code.co_filename in CALLS:
         return True
@@ -179,21 +177,15 @@ def _inside_a_call() -> bool:
 
 
 def storages(value: Any, gradients: bool = True) -> Iterator[torch.UntypedStorage]:
-    """The memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
-    if isinstance(value, torch.Tensor):
-        yield from _storages(value)
-        if gradients and value.is_leaf and value.grad is not None:
-            yield from _storages(value.grad)
-    elif isinstance(value, torch.nn.Module):
-        yield from (s for v in (*value.parameters(), *value.buffers()) for s in storages(v, gradients))
-    elif isinstance(value, dict):
-        yield from (s for v in value.values() for s in storages(v, gradients))
-    elif isinstance(value, (list, tuple)):
-        yield from (s for v in value for s in storages(v, gradients))
+    """Yield the memory of all tensors in a value, and of their gradients; of a DTensor, that of this rank's part."""
+    for tensor in tensors(value):
+        yield from _storages(tensor)
+        if gradients and tensor.is_leaf and tensor.grad is not None:
+            yield from _storages(tensor.grad)
 
 
 def _storages(tensor: torch.Tensor) -> Iterator[torch.UntypedStorage]:
-    """The memory of one tensor: none on the device "meta", several pieces of a sparse one."""
+    """Yield the memory of one tensor: none on the device "meta", several pieces of a sparse one."""
     if hasattr(tensor, "__tensor_flatten__"):  # a DTensor, or another that is made of tensors
         names, _ = tensor.__tensor_flatten__()
         yield from storages([getattr(tensor, name) for name in names], gradients=False)

@@ -1,4 +1,4 @@
-"""The names that a learner finds on a rank: what a cell does to them is put right before the next one counts on them.
+"""Keep the names that a learner finds on a rank: what a cell does to them is put right before the next one needs them.
 
 Within a cell they are the learner's: `for rank in range(4)` works there, and afterwards `rank` is the rank's number.
 """
@@ -31,7 +31,7 @@ def give(shell: Any, values: dict[str, Any]) -> None:
 
 
 def put_right(space: dict[str, Any]) -> str:
-    """Put back what was overwritten or deleted; one sentence that says so, "" where nothing was."""
+    """Put back what was overwritten or deleted; return a sentence that says so, "" where nothing was."""
     lost = [name for name, value in _given.items() if not _same(value, space, name)]
     what = [f"{name} (it {f'held {one_line(space[name], 40)}' if name in space else 'was deleted'})" for name in lost]
     space.update({name: _given[name] for name in lost})
@@ -39,7 +39,7 @@ def put_right(space: dict[str, Any]) -> str:
 
 
 def _same(value: Any, space: dict[str, Any], name: str) -> bool:
-    """Whether a name holds what was given, or what is as good: `rank = dist.get_rank()`, `device = "cpu"`."""
+    """Tell whether a name holds what was given, or what is as good: `rank = dist.get_rank()`, `device = "cpu"`."""
     held = space.get(name)
     if isinstance(value, torch.device) and isinstance(held, (str, torch.device)):
         return str(held) == str(value)
@@ -47,5 +47,5 @@ def _same(value: Any, space: dict[str, Any], name: str) -> bool:
 
 
 def is_given(name: str) -> bool:
-    """Whether a name is one of those that the lab gave."""
+    """Tell whether a name is one of those that the lab gave."""
     return name in _given

@@ -1,4 +1,4 @@
-"""What a rank brings to a collective, as tensors: a tensor as it is, any other object pickled into bytes."""
+"""Turn what a rank brings to a collective into tensors: a tensor as it is, any other object pickled into bytes."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ NOTHING = Parcel("nothing")
 
 
 def pack(x: Any, group: Any = None) -> Parcel:
-    """One value: a tensor as it is, a Python object as a tensor of its bytes."""
+    """Pack one value: a tensor as it is, a Python object as a tensor of its bytes."""
     if not isinstance(x, torch.Tensor):
         return _pickled([x], type(x).__name__, group)
     return Parcel("tensor", (x,), "tensor", _complaint(x))
 
 
 def pack_chunks(xs: Any, n: int, group: Any = None) -> Parcel:
-    """One value for each of n ranks: tensors of one dtype as they are, any other mixture as bytes."""
+    """Pack one value for each of n ranks: tensors of one dtype as they are, any other mixture as bytes."""
     what = type(xs).__name__
     if not isinstance(xs, (list, tuple)):
         remedy = f"Pass one chunk a rank, e.g. x.tensor_split({n})."
@@ -52,17 +52,15 @@ def pack_chunks(xs: Any, n: int, group: Any = None) -> Parcel:
 
 
 def unpack(tensor: torch.Tensor, kind: str) -> Any:
-    """The value that `pack` took: the tensor, or the object that its bytes say."""
+    """Return the value that `pack` took: the tensor, or the object that its bytes say."""
     return tensor if kind == "tensor" else loads(tensor.cpu().numpy().tobytes())
 
 
 def exchange(x: Any, group: Any = None) -> list[Any]:
-    """Every rank's Python object, in the group's order.
-
-    It costs one all-gather of 1 KiB a rank, and a second one where an object needs more than that.
-    """
+    """Return every rank's Python object, in the group's order."""
     data = dumps(x)
     data, room = len(data).to_bytes(8, "big") + data, HEADER
+    # One all-gather of 1 KiB a rank, and a second one where an object needs more than that.
     while True:
         mine = to_tensor(data[:room].ljust(room, b"\0"), group)
         everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
@@ -75,7 +73,7 @@ def exchange(x: Any, group: Any = None) -> list[Any]:
 
 
 def to_tensor(data: bytes, group: Any = None) -> torch.Tensor:
-    """Bytes as a uint8 tensor on the device that the group sends from: NCCL takes no CPU tensor."""
+    """Turn bytes into a uint8 tensor on the device that the group sends from: NCCL takes no CPU tensor."""
     device = "cpu" if "cpu:" in dist.get_backend_config(group) else "cuda"
     return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(device)
 
@@ -96,7 +94,7 @@ def loads(data: bytes) -> Any:
 
 
 def _complaint(x: torch.Tensor) -> str:
-    """What keeps a tensor from being sent as it lies in memory."""
+    """Say what keeps a tensor from being sent as it lies in memory."""
     if x.layout != torch.strided:
         return "the tensor is sparse. Pass x.to_dense()."
     if x.is_quantized:
@@ -107,7 +105,7 @@ def _complaint(x: torch.Tensor) -> str:
 def _pickled(xs: Any, what: str, group: Any) -> Parcel:
     try:
         return Parcel("object", tuple(to_tensor(dumps(x), group) for x in xs), what)
-    except Exception as error:  # pickle raises whatever the object's own methods raise
+    except Exception as error:  # pickle raises what the object's own methods raise
         complaint = f"this {what} cannot be pickled ({str(error)[:200]}). Send what it is made of."
         return Parcel("object", what=what, complaint=complaint)
 

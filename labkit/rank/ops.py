@@ -26,13 +26,13 @@ MOVED = (torch.bool, *INTEGERS, *FLOATS)  # Gloo and NCCL both know these; other
 
 
 def op_name(op: Any) -> str:
-    """The name of a reduction given as a name in any case or as torch's own ReduceOp; "mean" is "avg"."""
+    """Name a reduction that is given by name, in any case, or as torch's own ReduceOp; "mean" is "avg"."""
     name = str(getattr(getattr(op, "op", op), "name", op)).lower()
     return ALIASES.get(name, name)
 
 
 def misfit(op: str, dtype: torch.dtype, backend: str) -> str:
-    """Why this reduction of this dtype is refused, ending with what to do; "" where it works."""
+    """Say why this reduction of this dtype is refused, and what to do; "" where it works."""
     kind = str(dtype).removeprefix("torch.")
     if op not in OPS:
         scaled = " Multiply x by the factor first." if op == "premul_sum" else ""

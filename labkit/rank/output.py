@@ -1,4 +1,4 @@
-"""What a cell prints on this rank: a flood is cut before it leaves the rank, and a file in the run's directory has all.
+"""Cut a flood that a cell prints before it leaves the rank; a file in the run's directory has all of it.
 
 All that leaves the rank stands in the notebook's kernel, in the browser and in the notebook's file.
 """
@@ -97,7 +97,7 @@ class Output:
         self.begin()
 
     def begin(self, _: Any = None) -> None:
-        """A new cell begins."""
+        """Begin a new cell."""
         with self._lock:
             self._first: list[str] = []  # what has left the rank
             self._room = SHOWN
@@ -120,12 +120,12 @@ class Output:
             self._room -= len(text)
         elif os.getpid() == self._pid:
             self._cut(text)
-        elif self._room >= 0:  # a process that the cell has forked, whose end nobody tells
+        elif self._room >= 0:  # a process that the cell has forked, whose end is not told
             self._room = -1
             self._send("\n… what this process of the rank prints from here on is left out\n")
 
     def _plain(self, text: str) -> str:
-        """What comes through the pipe, from C++ or from programs; of what torch's C++ says, what `PLAIN` tells."""
+        """Read what comes through the pipe, from C++ or from programs; of torch's C++ pass on what `PLAIN` tells."""
         *lines, last = (self._unfinished + text).splitlines(keepends=True) or [""]
         if not last.endswith("\n") and (LOGGED.match(last) or BEGUN.fullmatch(last)):
             self._unfinished = last
@@ -153,7 +153,7 @@ class Output:
         self._last = (self._last + text[-LAST:])[-LAST:]
 
     def end(self, _: Any = None) -> None:
-        """The cell has ended: say how much was left out, and which file has it, and send the end of it."""
+        """End the cell: say how much was left out, and which file has it, and send the end of it."""
         self._drain()
         with self._lock:
             rest, self._unfinished = self._unfinished, ""
@@ -192,7 +192,7 @@ class Output:
 
 
 def plain(line: str) -> str:
-    """What is told of a line: itself, unless it is one of torch's log that `PLAIN` knows."""
+    """Return a line, or what `PLAIN` tells in its place where it is one of torch's log."""
     if not LOGGED.match(line):
         return line
     return next((told for said, told in PLAIN.items() if said in line), line)
@@ -203,10 +203,8 @@ _senders: dict[Any, Any] = {}  # what ipykernel's streams send through
 
 
 def put_back(_: Any = None) -> None:
-    """Mend what a cell has made of sys.stdout and sys.stderr: closed, or set to what cannot be flushed, such as None.
-
-    The engine flushes both before it shows an error, and before it replies: the reply would never leave.
-    """
+    """Mend sys.stdout and sys.stderr, if a cell has closed them or set them to what cannot be flushed, such as None."""
+    # The engine flushes both before it shows an error, and before it replies: the reply would never leave.
     for stream, sender in _senders.items():
         stream.pub_thread = sender  # None where the stream was closed
         with contextlib.suppress(Exception):
@@ -240,19 +238,15 @@ def install(shell: Any, rank: int) -> None:
 
 
 def _sockets(sender: Any) -> None:
-    """Let this thread, and the one that sends what is printed, have the sockets through which they wake the latter.
-
-    ipykernel makes them when a thread first prints. Where no file can be opened by then, the text is lost, or the
-    thread that sends ends, and with it all that the rank prints from then on.
-    """
+    """Let this thread, and the one that sends what is printed, have the sockets through which they wake the latter."""
+    # ipykernel makes them when a thread first prints. Where no file can be opened by then, the text is lost, or the
+    # thread that sends ends, and with it all that the rank prints from then on.
     sender.schedule(lambda: sender.schedule(int))
 
 
 def _log_nothing(stream: Any) -> None:
-    """Let what programs of a cell write go to the notebook alone.
-
-    ipykernel copies it to the engine's log as well, which knows no end; on a full disk it fails at that, takes nothing
-    out of the pipe any more, and whoever writes to the pipe waits for ever.
-    """
+    """Let what programs of a cell write go to the notebook alone."""
+    # ipykernel copies it to the engine's log as well, which knows no end; on a full disk it fails at that, takes
+    # nothing out of the pipe any more, and what writes to the pipe waits for ever.
     with contextlib.suppress(AttributeError, OSError), open(os.devnull, "wb") as null:
         os.dup2(null.fileno(), kernel_internals.log_descriptor(stream))

@@ -1,7 +1,8 @@
-"""The owner of the process at the other end of a connection: another user's program at Gloo's doors is kept out.
+"""Look up the owner of a connection's other end, to keep another user's program out of a group.
 
-Gloo listens at a TCP port of its own for each group, and takes whoever comes first with the right small number for the
-rank that it waits for. Linux tells whose a connection on this host is, and a filter shuts a door without closing it.
+Gloo listens at a TCP port of its own for each group, and takes the first connection that tells the right small number
+for the rank that it waits for. Linux tells whose a connection on this host is, and a filter lets a socket accept none
+without closing it.
 """
 
 from __future__ import annotations
@@ -35,19 +36,17 @@ End = tuple[bytes, int]  # address and port; of an IPv4-mapped address the IPv4 
 Ends = tuple[End, End]  # this end of a connection and the other one
 
 
-def shut_the_door(listening: socket.socket) -> None:
-    """Let nobody else connect to this socket: whoever tries gets no answer. The rank does not even wake up.
-
-    Closing it, or shutting it down, would end Gloo and the rank with it.
-    """
+def stop_accepting(listening: socket.socket) -> None:
+    """Let no other process connect to this socket: a filter drops its packets, and the rank does not even wake up."""
+    # Closing it, or shutting it down, would end Gloo and the rank with it.
     if sys.platform == "linux":
         program = ctypes.create_string_buffer(TAKE_NOTHING, len(TAKE_NOTHING))
         with contextlib.suppress(OSError):  # some sandboxes have no filters
             listening.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HL", 1, ctypes.addressof(program)))
 
 
-def open_the_door(listening: socket.socket) -> None:
-    """Let others connect to this socket again; nothing happens where the door was open."""
+def accept_again(listening: socket.socket) -> None:
+    """Let others connect to this socket again, if it had stopped accepting."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
             listening.setsockopt(socket.SOL_SOCKET, SO_DETACH_FILTER, 0)
@@ -65,12 +64,10 @@ def refuse_other_users(connected: Iterable[socket.socket]) -> None:
 
 
 def owners(connections: Sequence[Ends]) -> list[tuple[int | None, int | None]]:
-    """Look up the users of both ends of these TCP connections; None for an end on another host, or held by no process.
-
-    Netlink looks up one connection; /proc, which lists all, takes a thousand times as long.
-    """
+    """Look up the users of both ends of these connections; None for an end on another host, or held by no process."""
     if not connections:
         return []
+    # Netlink looks up one connection; /proc, which lists all, takes a thousand times as long.
     try:
         if sys.platform == "linux":
             return by_netlink(connections)
@@ -96,10 +93,8 @@ def by_netlink(connections: Sequence[Ends]) -> list[tuple[int | None, int | None
 
 
 def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[int]) -> tuple[bool, int | None]:
-    """Whether this host has this end, and its user, None where no process holds it.
-
-    A socket that is bound to an interface, as anyone may bind theirs, is found by the number of that interface alone.
-    """
+    """Tell whether this host has this end, and its user, None where no process holds it."""
+    # A socket that is bound to an interface, as anyone may bind theirs, is found by that interface's number alone.
     for interface in interfaces:
         if (answer := _asked(kernel, here, there, interface)) is not None:
             user, inode = answer
@@ -108,10 +103,7 @@ def _look_up(kernel: socket.socket, here: End, there: End, interfaces: Sequence[
 
 
 def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tuple[int, int] | None:
-    """User and inode of the socket with these ends: without an inode no process holds it, and it counts as root's.
-
-    Where there is no such connection, the kernel tells of a socket that listens at this end.
-    """
+    """Ask for user and inode of the socket with these ends; one that no process holds has no inode, and root's user."""
     family = socket.AF_INET if len(here[0]) == 4 else socket.AF_INET6
     ends = CONNECTION.pack(here[1], there[1], here[0].ljust(16, b"\0"), there[0].ljust(16, b"\0"))
     wanted = WANTED.pack(family, socket.IPPROTO_TCP, 0, 0, 0xFFFFFFFF) + ends + WHERE.pack(interface, NO_COOKIE)
@@ -125,6 +117,7 @@ def _asked(kernel: socket.socket, here: End, there: End, interface: int) -> tupl
         raise OSError(number, os.strerror(number))
     if kind != SOCK_DIAG_BY_FAMILY or len(data) < FOUND.size:
         raise OSError(errno.EPROTO, os.strerror(errno.EPROTO))
+    # Where there is no such connection, the kernel tells of a socket that listens at this end.
     its, user, inode = FOUND.unpack_from(data)
     return (user, inode) if CONNECTION.unpack_from(its)[:2] == (here[1], there[1]) else None
 
@@ -155,10 +148,9 @@ def _end(family: int, address: tuple[str, int]) -> End:
 
 
 def _spelt(end: End) -> str:
-    """An end as /proc/net/tcp spells it."""
     return f"{_words(end[0])}:{end[1]:04X}"
 
 
 def _words(address: bytes) -> str:
-    """The 32-bit words of an address in this machine's order."""
+    """Write the 32-bit words of an address in this machine's order."""
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address) // 4}I", address))

@@ -12,7 +12,6 @@ import ast
 import contextlib
 import linecache
 import os
-import random
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ import torch
 import torch.distributed as dist
 from IPython.utils.capture import capture_output
 
-from labkit.rank import cell_end, guard, subworld
+from labkit.rank import cell_end, guard, settings, subworld
 from labkit.rank.async_cells import run_awaiting
 from labkit.rank.copies import Refused, copied, named, shell
 from labkit.rank.frames import MAIN, works_for_backward
@@ -32,6 +31,7 @@ from labkit.theory.values import leaves
 
 FILE = "<ipython-input-flow>"  # the agent takes such frames for the learner's cell
 SHOWN = 4096  # elements of a value that are told to the notebook
+HOLDS = (torch.Tensor, np.ndarray, list, tuple, dict)  # what holds more than one value
 MANY = 4_000_000  # elements of a result times runs
 RUNS = 128  # stretches of one provenance in a result; more cannot be drawn
 
@@ -48,29 +48,24 @@ def remember(code: str, x: str, y: str) -> dict[str, Any]:
     """Copy what `code`, `x` and `y` name, and tell what `x` holds: see `told`."""
     space = shell().user_ns
     forget()
-    said = told(x, space)
+    said = told(x)
     if "error" not in said:
         try:
             names = named([code, x, y], space)
-            _kept.update(code=code, x=x, rng=_rng(), space=copied(space, names), names=names)
+            _kept.update(code=code, x=x, random=settings.random_states(), space=copied(space, names), names=names)
         except (Refused, SyntaxError) as error:
             _kept.update(refused=str(error))
     return said
 
 
-def outcome(y: str) -> dict[str, Any]:
-    """Tell what `y` holds after the cell."""
-    return told(y, shell().user_ns)
-
-
 def forget() -> None:
     """Let go of the copies, and of the groups that runs on them made."""
     _kept.clear()
-    subworld.let_go()
+    subworld.destroy_temporary()
 
 
 def again(y: str) -> dict[str, Any]:
-    """Run the cell once more on what it started from: the seconds it took, and where `y` came out the same."""
+    """Run the cell once more on what it started from: tell the seconds it took, and whether `y` came out the same."""
     if "refused" in _kept:
         return _failed(Refused(_kept["refused"]))
     try:
@@ -120,7 +115,7 @@ def respond(y: str, families: list[tuple[int, int]], sources: list[tuple[int, in
 
 
 def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
-    """The responses, neighbours that are alike told once where there are many."""
+    """Return the responses, neighbours that are alike told once where there are many."""
     size = rests.shape[1]
     starts = list(range(size))
     if size > 64:
@@ -134,17 +129,17 @@ def _stretches(rests: np.ndarray, changes: np.ndarray) -> dict[str, Any]:
 # -- values -----------------------------------------------------------------------------------------------------
 
 
-def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
-    """What an expression holds, as plain data: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
+def told(expression: str) -> dict[str, Any]:
+    """Tell what an expression holds now: `size`, `groups` (lengths of a list's entries), `values`, `shape`."""
     try:
-        value = _value(expression, space)
+        value = eval(expression, shell().user_ns)
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}", "size": 0, "groups": [], "values": [], "shape": None}
     if value is None:
         return {"size": 0, "groups": [], "values": [], "shape": None}
     flat = leaves(value)
     entries = list(value.values()) if isinstance(value, dict) else value
-    nested = isinstance(entries, (list, tuple)) and any(_is_many(v) for v in entries)
+    nested = isinstance(entries, (list, tuple)) and any(isinstance(v, HOLDS) for v in entries)
     return {
         "size": len(flat),
         "groups": [len(leaves(v)) for v in entries] if nested else [len(flat)],
@@ -153,16 +148,8 @@ def told(expression: str, space: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _is_many(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, np.ndarray, list, tuple, dict))
-
-
-def filled(value: Any, levels: np.ndarray) -> Any:
-    """The value with other numbers in it, type for type; tensors, arrays, lists and dicts are changed in place."""
-    return _filled(value, iter(levels.tolist()))
-
-
 def _filled(value: Any, levels: Iterator[int]) -> Any:
+    """Put other numbers into a value, type for type; tensors, arrays, lists and dicts are changed in place."""
     if isinstance(value, torch.Tensor):
         new = torch.tensor([next(levels) for _ in range(value.numel())])
         with torch.no_grad():
@@ -188,7 +175,7 @@ def _number(value: Any) -> float:
 
 
 def _change(before: Any, after: Any) -> float:
-    """By how much a leaf moved; 1 where it is no number and became another."""
+    """Tell by how much a leaf moved; 1 where it is no number and became another."""
     if isinstance(before, (bool, int, float)) and isinstance(after, (bool, int, float)):
         if before == after or (before != before and after != after):
             return 0.0
@@ -197,9 +184,9 @@ def _change(before: Any, after: Any) -> float:
 
 
 def _result(y: str, space: dict[str, Any]) -> list[Any]:
-    """The leaves of the result; none where this rank has none."""
+    """List the leaves of the result; none where this rank has none."""
     try:
-        value = _value(y, space)
+        value = eval(y, space)
     except NameError:
         return []
     return [] if value is None else leaves(value)
@@ -214,15 +201,15 @@ def _near(a: Any, b: Any) -> bool:
 
 
 def _run(levels: np.ndarray | None) -> dict[str, Any]:
-    """Run the remembered code on a fresh copy, with these numbers in x; the names as it left them."""
+    """Run the remembered code on a fresh copy, with these numbers in x; return the names as it left them."""
     space = copied(_kept["space"], _kept["names"])
     if levels is not None:
         x = _kept["x"]
-        old = _value(x, space)
-        new = old if old is None else filled(old, levels)
+        old = eval(x, space)
+        new = old if old is None else _filled(old, iter(levels.tolist()))
         if new is not old:
             exec(f"{x} = _", space, {"_": new}) if not x.isidentifier() else space.update({x: new})
-    _set_rng(_kept["rng"])
+    settings.set_random_states(_kept["random"])
     source = shell().transform_cell(_kept["code"])
     linecache.cache[FILE] = (len(source), None, source.splitlines(keepends=True), FILE)
     with capture_output():
@@ -232,10 +219,6 @@ def _run(levels: np.ndarray | None) -> dict[str, Any]:
     return space
 
 
-def _value(expression: str, space: dict[str, Any]) -> Any:
-    return eval(expression, space)
-
-
 @contextlib.contextmanager
 def _untouched() -> Iterator[None]:
     """Leave the random numbers as the cell left them, keep no group, and refuse what would last."""
@@ -243,33 +226,23 @@ def _untouched() -> Iterator[None]:
     if not _hooked:
         sys.addaudithook(_once)
         _hooked = True
-    state = _rng()
+    before = settings.random_states()
     _probing = True
     try:
-        with subworld.groups_of_passage():
+        with subworld.temporary_groups():
             yield
     finally:
         _probing = False
-        _set_rng(state)
+        settings.set_random_states(before)
 
 
 def _once(event: str, arguments: tuple[Any, ...]) -> None:
-    """Python's audit hook: it is asked before each of these events."""
+    """Refuse what would last, as Python's audit hook, which is asked before each of these events."""
     lasts = event in LASTING or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING)
     if _probing and lasts and (threading.get_ident() == MAIN or works_for_backward()):
         if arguments and guard.is_board(arguments[0]):  # of a group that the cell makes: it goes with the group
             return
         raise Refused("the cell changes files or reaches other programs, and that is not done again")
-
-
-def _rng() -> tuple[Any, ...]:
-    return torch.get_rng_state(), random.getstate(), np.random.get_state()
-
-
-def _set_rng(state: tuple[Any, ...]) -> None:
-    torch.set_rng_state(state[0])
-    random.setstate(state[1])
-    np.random.set_state(state[2])
 
 
 def _failed(error: BaseException) -> dict[str, Any]:

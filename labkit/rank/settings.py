@@ -1,4 +1,4 @@
-"""What torch and Python can be told globally: as a new process has it while the lab runs a function, then as it was."""
+"""Run a function of the learner's under the settings of torch and Python that a new process has, then put them back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import random
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,18 @@ import torch
 from labkit.rank import torch_internals
 from labkit.rank.torch_internals import MODULE_HOOKS, PRINT_OPTIONS
 
-_entered: list[Any] = []  # contexts that nobody leaves
+_entered: list[Any] = []  # contexts that are not left
 
 
 @contextlib.contextmanager
 def as_new() -> Iterator[None]:
-    """Run what is inside under torch's own defaults, then put back whatever it or the learner had set.
-
-    dtype, device, gradients, inference, threads, determinism, autocast, anomaly detection, precision, tiny numbers,
-    printing, modes, hooks of all modules and of saved tensors, generators of random numbers; of Python and numpy the
-    environment, the directory, warnings, an alarm, tracing and the depth of recursion.
-    """
+    """Run what is inside under torch's own defaults (`SETTINGS`), then put back what it or the learner had set."""
     with contextlib.ExitStack() as undo:
         for read, write, new in SETTINGS:
             undo.callback(_put_back, read, write, before := read())
             if new is not KEPT and before != new:
                 write(new)
-        for read, write in _generators():
-            undo.callback(write, read())
+        undo.callback(set_random_states, random_states())
         for hooks in MODULE_HOOKS:
             undo.callback(_refill, hooks, dict(hooks))
             hooks.clear()
@@ -53,42 +47,45 @@ def seed(number: int) -> None:
 
 
 def drawn() -> bytes:
-    """The generators' states: others than before where numbers were drawn meanwhile."""
-    states = [read() for read, _ in _generators()]
-    return pickle.dumps([state.numpy() if isinstance(state, torch.Tensor) else state for state in states])
+    """Read the generators' states: others than before where numbers were drawn meanwhile."""
+    return pickle.dumps([s.numpy() if isinstance(s, torch.Tensor) else s for s in random_states()])
 
 
-def _generators() -> list[tuple[Callable[[], Any], Callable[[Any], Any]]]:
-    """How to read and set the state of each generator of random numbers; of a GPU's only where one is in use."""
-    found: list[tuple[Callable[[], Any], Callable[[Any], Any]]] = [
-        (torch.get_rng_state, torch.set_rng_state),
-        (np.random.get_state, np.random.set_state),
-        (random.getstate, random.setstate),
-    ]
-    return [*found, (torch.cuda.get_rng_state, torch.cuda.set_rng_state)] if torch.cuda.is_initialized() else found
+def random_states() -> list[Any]:
+    """Return the state of each generator of random numbers; of a GPU's only where one is in use."""
+    gpu = [torch.cuda.get_rng_state()] if torch.cuda.is_initialized() else []
+    return [torch.get_rng_state(), np.random.get_state(), random.getstate(), *gpu]
+
+
+def set_random_states(states: Sequence[Any]) -> None:
+    """Set them; a GPU that was first used meanwhile is left as it is."""
+    torch.set_rng_state(states[0])
+    np.random.set_state(states[1])
+    random.setstate(states[2])
+    for state in states[3:]:
+        torch.cuda.set_rng_state(state)
 
 
 def _directory() -> str:
-    """The working directory; nothing where that has gone."""
+    """Return the working directory; "" where that has gone."""
     with contextlib.suppress(OSError):
         return os.getcwd()
     return ""
 
 
 def _enter_inference(mode: bool) -> None:
-    """Begin or end inference mode for good: torch has no setter, and a context that nobody leaves."""
+    """Begin or end inference mode for good: torch has no setter, and a context that is not left."""
     context = torch.inference_mode(mode)
     context.__enter__()
     _entered.append(context)
 
 
 def _flushes_denormal() -> bool:
-    """Whether numbers that are too small for a float's exponent become 0; torch does not say."""
+    """Tell whether numbers that are too small for a float's exponent become 0; torch does not say."""
     return bool(torch.tensor([1e-40], device="cpu").mul(1) == 0)
 
 
 def _alarm() -> bool:
-    """Whether the process will be sent SIGALRM."""
     return signal.getitimer(signal.ITIMER_REAL) != (0.0, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""What small buffers held, step by step: copied before a send or receive starts and after a receive has ended.
+"""A journal of what small buffers held: copied before a send or receive starts and after a receive has ended.
 
 Only tensors on the CPU whose memory has at most MOST elements. Their bytes are read where they lie, so that neither
 torch's profiler nor its dispatcher sees it and no tensor lives longer for it.
@@ -10,6 +10,7 @@ import ctypes
 import math
 import re
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from labkit.rank.torch_internals import storage_behind, storage_id
-from labkit.theory.record import Buffer, View
+from labkit.theory.log import Buffer, View
 
 MOST = 64  # elements of a buffer
 BUFFERS = 32  # that are watched in one cell
@@ -26,19 +27,13 @@ NAME = re.compile(r"[^\W\d]\w*")
 
 
 class Snapshots:
-    """A journal of what changed in the buffers of one cell.
+    """A journal of what changed in the buffers of one cell; at a position, a buffer held its last entry before it."""
 
-    A position is a number of journal entries: what a buffer held then is its last entry before it.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, code: str = "", space: Mapping[str, Any] | None = None) -> None:
+        """Watch the variables that the cell's code names in a space as well, once something is sent."""
         self._lock = threading.Lock()
-        self.begin("", {})
-
-    def begin(self, code: str, space: dict[str, Any]) -> None:
-        """Forget everything; from now on the code's own variables are watched as well, once something is sent."""
         self._names = list(dict.fromkeys(NAME.findall(code)))
-        self._space = space
+        self._space = space or {}
         self._watching = False
         self.buffers: list[Buffer] = []
         self._held: list[tuple[StorageWeakRef, torch.dtype]] = []  # the buffers' memory
@@ -77,19 +72,19 @@ class Snapshots:
                         self.buffers[buffer].name = name
 
     def journal(self) -> list[tuple[int, list[Any]]]:
-        """Every change as (buffer, its values)."""
+        """Return every change as (buffer, its values)."""
         with self._lock:
             return [(b, values(data, self._held[b][1])) for b, data in self._journal]
 
     def _named(self) -> list[tuple[str, Tensor]]:
-        """The tensors that the cell's code names, then those in lists that it names."""
+        """Find the tensors that the cell's code names, then those in lists that it names."""
         held: list[tuple[str, Any]] = [(name, self._space.get(name)) for name in self._names]
         plain = [(name, value) for name, value in held if isinstance(value, Tensor)]
         lists = [(name, value) for name, value in held if type(value) in (list, tuple) and len(value) <= BUFFERS]
         return plain + [(f"{n}[{i}]", v) for n, vs in lists for i, v in enumerate(vs) if isinstance(v, Tensor)]
 
     def _buffer(self, tensor: Tensor, line: int | None, kind: str) -> int | None:
-        """The number of the buffer that a tensor lies in; None where it is not watched."""
+        """Return the number of the buffer that a tensor lies in; None where it is not watched."""
         try:
             if not _watched(tensor) or len(self._journal) > ENTRIES:
                 return None
@@ -135,6 +130,6 @@ def _storage(tensor: Tensor) -> int:
 
 
 def values(data: bytes, dtype: torch.dtype) -> list[Any]:
-    """Bytes as numbers that JSON carries."""
+    """Read bytes as numbers that JSON carries."""
     values = torch.frombuffer(bytearray(data), dtype=dtype).tolist() if data else []
     return [v if isinstance(v, int) or (isinstance(v, float) and math.isfinite(v)) else str(v) for v in values]

@@ -1,4 +1,4 @@
-"""What a rank computes, by names that the learner gives: `lab.last.timeline()` draws it above what it communicates.
+"""Record what a rank computes, under names that the learner gives, for `lab.last.timeline()`.
 
     with span("backward"):
         loss.backward()
@@ -13,105 +13,66 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
-from types import TracebackType
-from typing import Any
+from collections.abc import Iterator
+from functools import partial
 
 from torch import nn
 
 from labkit.floor.errors import LabError
-from labkit.rank import backward_pass, layers, stream
+from labkit.rank import backward_pass, cell_record, layers, stream
 from labkit.rank.torch_internals import backward_number
-from labkit.theory.record import Span
+from labkit.theory.log import Span
 
 __all__ = ["span"]
 
-LIMIT = 2000  # spans of one cell that are kept: the last ones
-
-
-class Kept:
-    """The spans of the cell that runs, or that ran last."""
-
-    def __init__(self, on: bool = False, rank: int = 0) -> None:
-        self.on, self.rank = on, rank
-        self.spans: deque[Span] = deque(maxlen=LIMIT)
-        self.made = 0
-        self.stood: deque[tuple[float, float]] = deque(maxlen=LIMIT)  # at the end of a backward pass
-
-    def begin(self, name: str, of: str) -> Span | None:
-        """A span begins, if a cell runs."""
-        global _used
-        if not self.on:
-            return None
-        _used = True
-        span = Span(self.rank, name, of, time.perf_counter())
-        self.spans.append(span)
-        stream.came(span)
-        self.made += 1
-        if backward_number() >= 0:
-            backward_pass.at_end(self.passed)
-        return span
-
-    def passed(self, computed: float, done: float) -> None:
-        """A backward pass has ended, with what waited behind it; told several times, it is one."""
-        if not self.stood or computed > self.stood[-1][1]:
-            self.stood.append((computed, done))
-
-
-_kept = Kept()
 _used = False  # whether this rank has ever recorded a span, or a cell speaks of them
 
 
-def begin(rank: int, code: str) -> None:
-    """A cell starts: forget the last one."""
-    global _kept, _used
-    backward_pass.forget()
+def expect(code: str) -> None:
+    """Note whether a cell that begins speaks of spans."""
+    global _used
     _used = _used or "span" in code
-    _kept = Kept(True, rank)
-
-
-def end() -> None:
-    """A cell has ended."""
-    _kept.on = False
 
 
 def wanted() -> bool:
-    """Whether spans are used at all: what is recorded for their sake costs nothing before."""
+    """Tell whether spans are used at all: what is recorded for their sake costs nothing before."""
     return _used
 
 
-def kept() -> Kept:
-    """What is there of the last cell."""
-    return _kept
+def _begin(name: str, of: str) -> Span | None:
+    """Begin a span, if a cell runs that is recorded."""
+    global _used
+    cell = cell_record.current
+    if not cell.records:
+        return None
+    _used = True
+    span = Span(cell.rank, name, of, time.perf_counter())
+    cell.spans.append(span)
+    stream.mark_start(span)
+    cell.spans_made += 1
+    if backward_number() >= 0:
+        backward_pass.at_end(partial(_passed, cell))
+    return span
+
+
+def _passed(cell: cell_record.Cell, computed: float, done: float) -> None:
+    """Note once from when to when a backward pass stood at its end; every span in the pass calls this."""
+    if not cell.stood or computed > cell.stood[-1][1]:
+        cell.stood.append((computed, done))
 
 
 @contextlib.contextmanager
-def paused() -> Any:
-    """What runs inside leaves no spans."""
-    mine, on = _kept, _kept.on
-    mine.on = False
+def _open(name: str) -> Iterator[None]:
+    span = _begin(name, _pass(name))
     try:
         yield
+    except BaseException as error:
+        if span is not None:
+            span.error = type(error).__name__
+        raise
     finally:
-        mine.on = on
-
-
-class _Open:
-    """One use of `with span(name)`."""
-
-    __slots__ = ("name", "span")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.span: Span | None = None
-
-    def __enter__(self) -> None:
-        self.span = _kept.begin(self.name, _pass(self.name))
-
-    def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
-        if self.span is not None:
-            stream.ended(self.span)
-            self.span.error = "" if kind is None else kind.__name__
+        if span is not None:
+            stream.end_span(span)
 
 
 class Spans:
@@ -120,8 +81,8 @@ class Spans:
     `with span.layers(model): …` does so for every layer's forward and backward pass.
     """
 
-    def __call__(self, name: str) -> _Open:
-        """A context manager: what runs inside is a span of this name.
+    def __call__(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """Record what runs inside `with span(name)` as a span of this name.
 
         >>> with span("backward"):
         ...     loss.backward()
@@ -131,10 +92,10 @@ class Spans:
         """
         if not isinstance(name, str) or not name.strip():
             raise LabError(f'A span needs a name, and {name!r} is none. Write with span("backward"): for instance.')
-        return _Open(" ".join(name.split()))
+        return _open(" ".join(name.split()))
 
     def layers(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
-        """A context manager: inside, each layer's forward pass is a span, and so is its backward pass.
+        """Record each layer's forward pass inside `with span.layers(model)` as a span, and its backward pass too.
 
         >>> with span.layers(model):
         ...     tiny.loss(model, tiny.batch(step, rank, world_size)).backward()
@@ -146,14 +107,14 @@ class Spans:
         """
         if not isinstance(model, nn.Module):
             raise LabError(f"span.layers watches a model, and this is a {type(model).__name__}. Give it the nn.Module.")
-        return layers.watched(model, _kept.begin) if _kept.on else contextlib.nullcontext()
+        return layers.watched(model, _begin) if cell_record.current.records else contextlib.nullcontext()
 
     def __repr__(self) -> str:
         return 'span: with span("backward"): … records what a rank computes, and lab.last.timeline() draws it'
 
 
 def _pass(name: str) -> str:
-    """Which pass a learner's span is of, if its name begins with one."""
+    """Tell which pass a learner's span is of, if its name begins with one."""
     first = name.split()[0].lower()
     return first if first in ("forward", "backward") else ""
 

@@ -1,4 +1,4 @@
-"""Where ranks meet before they are connected: a file, or rank 0's memory, with waits that can be broken off.
+"""A store in which ranks meet before they are connected, a file or rank 0's memory, with waits that can be broken off.
 
 torch's own stores wait in C++ until their time-out, however hopeless. A rank that waits there, because another
 one never calls `new_group`, could only be ended with all its variables.
@@ -15,7 +15,7 @@ from time import monotonic, sleep
 import torch.distributed as dist
 
 from labkit.floor import time_limits
-from labkit.rank.timer_slack import may_oversleep
+from labkit.rank.timer_slack import set_timer_slack
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
 TCP = "tcp://"
@@ -24,14 +24,12 @@ _listening: socket.socket | None = None  # on rank 0, between `open_at` and the 
 
 
 def open_at() -> str:
-    """Listen for ranks on other hosts, at this host's address alone; what `MeetingStore` is given as its place.
-
-    torch's own store would listen on every address that there is.
-    """
+    """Listen for ranks on other hosts, at this host's address alone; return the place for `MeetingStore`."""
     global _listening
     if _listening is not None:  # of a join that did not come about
         _listening.close()
     _listening = socket.socket()
+    # Torch's own store would listen on every address that there is.
     _listening.bind((os.environ.get(ADDRESS, "127.0.0.1"), 0))
     _listening.listen(128)
     host, port = _listening.getsockname()
@@ -39,7 +37,7 @@ def open_at() -> str:
 
 
 def _store(place: str, world_size: int) -> dist.Store:
-    """torch's store at this place; the rank that listens there keeps it, all others reach it."""
+    """Make torch's store at this place; the rank that listens there keeps it, all others reach it."""
     global _listening
     if not place.startswith(TCP):
         return dist.FileStore(place, world_size)
@@ -70,7 +68,7 @@ class MeetingStore(dist.Store):
         self.broken_off.set()
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        may_oversleep(0)
+        set_timer_slack(0)
         patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
         deadline = monotonic() + patience.total_seconds()
         while True:

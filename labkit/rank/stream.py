@@ -1,4 +1,4 @@
-"""When the GPU was at what a rank has called: events on its stream, read on the clock of `perf_counter`.
+"""Tell when the GPU was at what a rank has called: events on its stream, read on the clock of `perf_counter`.
 
 A call on a GPU returns when its work is enqueued. So an event is put on the stream before the call and one behind it:
 the GPU comes to the first when it has done all that was enqueued earlier, and to the second when the call's data has
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
+from concurrent.futures import Future
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from labkit.floor import time_limits
 LIMIT = 4000  # pairs of events that are kept: the last ones
 
 _marks: dict[int, list[Any]] = {}  # of what a rank has called: itself, the event before it and the one behind it
+_waiting: Future[str] | None = None  # for the end of the kernels that ran when it was asked for
 _beside: Any = None  # a stream of our own, made before anything can be stuck
 
 
@@ -28,12 +31,12 @@ def gpu() -> str:
 
 
 def together() -> bool:
-    """Whether this rank computes at the same time as those that share its GPU, under an MPS daemon."""
+    """Tell whether this rank computes at the same time as those that share its GPU, under an MPS daemon."""
     return "CUDA_MPS_PIPE_DIRECTORY" in os.environ
 
 
-def came(what: Any) -> None:
-    """Mark the beginning of a call or of a span; `told` sets its `ran`. Nothing happens in a process without a GPU."""
+def mark_start(what: Any) -> None:
+    """Mark the beginning of a call or of a span, whose `ran` is set by `read_times`; without a GPU do nothing."""
     global _beside
     if not torch.cuda.is_initialized():
         return
@@ -44,16 +47,16 @@ def came(what: Any) -> None:
         _marks[id(what)] = [what, event, None]
 
 
-def left(what: Any) -> None:
-    """Mark its end; of several marks the last one counts."""
+def mark_end(what: Any) -> None:
+    """Mark the end of a call or of a span; of several marks the last one counts."""
     if (mark := _marks.get(id(what))) is not None:
         mark[2] = _event()
 
 
-def ended(span: Any) -> None:
+def end_span(span: Any) -> None:
     """End a span here, and mark its end."""
     span.left = time.perf_counter()
-    left(span)
+    mark_end(span)
 
 
 def forget() -> None:
@@ -61,7 +64,7 @@ def forget() -> None:
     _marks.clear()
 
 
-def told() -> None:
+def read_times() -> None:
     """Set the `ran` of everything that the GPU is through with, now or soon: from when to when it was at it."""
     marked = list(_marks.items())
     behind = [mark[2] for _, mark in marked if mark[2] is not None]
@@ -81,7 +84,7 @@ def told() -> None:
 
 
 def _event(stream: Any = None) -> Any:
-    """An event at the end of a stream, of the one that is used here where none is given; None where CUDA refuses."""
+    """Record an event at the end of a stream, by default the current one; None where CUDA refuses."""
     with contextlib.suppress(RuntimeError):
         event = torch.cuda.Event(enable_timing=True)
         event.record(stream) if stream else event.record()
@@ -90,13 +93,13 @@ def _event(stream: Any = None) -> Any:
 
 
 def _now() -> tuple[float, Any] | None:
-    """This moment, and an event that the GPU has come to at this moment; None where it does not come to it."""
+    """Return this moment, and an event that the GPU comes to at this moment; None where it does not come to it."""
     event = _event(_beside)
     return (time.perf_counter(), event) if event is not None and _reached(event) else None
 
 
 def _reached(event: Any) -> bool:
-    """Whether the GPU has come to an event, or comes to it in time."""
+    """Tell whether the GPU has come to an event, or comes to it in time."""
     until = time.perf_counter() + time_limits.GPU_CATCHES_UP
     with contextlib.suppress(RuntimeError):
         while not event.query():
@@ -105,3 +108,31 @@ def _reached(event: Any) -> bool:
             time.sleep(0)  # others may run; a longer sleep would be as much of an error in the moment
         return True
     return False
+
+
+def kernels() -> dict[str, Any]:
+    """Tell whether no kernel of this rank runs (`over`), and why every CUDA call of it fails, or "" (`lost`)."""
+    global _waiting
+    if not torch.cuda.is_initialized():
+        return {"over": True, "lost": ""}
+    # A kernel that reads a wrong address, or in which an assert fails, spoils what CUDA keeps for its process for good.
+    # The wait has a thread of its own, since the agent must not wait, and a second question hears of the same one.
+    if _waiting is None:
+        _waiting = Future()
+        threading.Thread(target=_wait, args=(_waiting,), daemon=True, name="labkit-kernels").start()
+    try:
+        lost = _waiting.result(time_limits.GPU_ANSWERS)
+    except TimeoutError:
+        return {"over": False, "lost": ""}
+    _waiting = None
+    return {"over": True, "lost": lost}
+
+
+def _wait(done: Future[str]) -> None:
+    """Wait on the rank's own GPU: on any other this would make a context."""
+    try:
+        torch.cuda.synchronize(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+    except Exception as error:
+        done.set_result(f"{type(error).__name__}: {error}")
+    else:
+        done.set_result("")

@@ -27,31 +27,27 @@ _boards: dict[int, FileBoard | StoreBoard] = {}  # where the ranks of each meet 
 _made: list[Any] = []  # groups of code that has ended here, and on another rank perhaps not yet
 
 
-def gather(n: int, limit: float, count: int) -> None:
-    """Make the sub-group of the first n ranks; every rank of the world calls this.
-
-    Its number is `count`: a learner's cells may have made different numbers of groups on different ranks.
-    """
+def make(n: int, limit: float, count: int) -> None:
+    """Make the sub-group of the first n ranks; every rank of the world calls this."""
+    # Its number is given: a learner's cells may have made different numbers of groups on different ranks.
     torch_internals.number_groups_from(count)
     _groups[n] = dist.new_group(list(range(n)), timeout=timedelta(seconds=limit))
     if n in _boards:  # of a group that went with a heal
         _boards[n].close()
     if dist.get_rank() < n:
-        _boards[n] = guard.board_for(_groups[n], "labkit-turns")
+        _boards[n] = guard.board_for(_groups[n], "labkit-calls")
 
 
 @contextlib.contextmanager
-def turn(n: int, nth: int) -> Iterator[None]:
-    """For one of several calls as one of n ranks: groups that it makes are its own, and go with `let_go`."""
-    with groups_of_passage(), _meeting_place(_groups[n], f"{nth}/"):
+def one_call(n: int, nth: int) -> Iterator[None]:
+    """Make one of several calls as one of n ranks: groups that it makes are its own, and temporary."""
+    with temporary_groups(), _meeting_place(_groups[n], f"{nth}/"):
         yield
 
 
-def any_of(n: int, nth: int, said: bool) -> bool:
-    """Meet the other ranks of the first n once all have made call `nth`, a number of its own; whether one says so.
-
-    In a collective a rank could meet another one that is still in a call of the learner's.
-    """
+def any_rank(n: int, nth: int, said: bool) -> bool:
+    """Meet the other ranks of the first n once all have made call `nth`, a new number; tell whether one says so."""
+    # In a collective a rank could meet another one that is still in a call of the learner's.
     board = _boards[n]
     board.write(nth, bytes([said]))
     while len(told := board.read(nth)) < n:
@@ -59,9 +55,9 @@ def any_of(n: int, nth: int, said: bool) -> bool:
     return bytes([True]) in told.values()
 
 
-def part(count: int) -> None:
-    """Let the sub-groups go, and what functions made. `count` is where groups are numbered from now."""
-    let_go()
+def destroy(count: int) -> None:
+    """Destroy the sub-groups, and the groups that functions made. Groups are numbered from `count` now."""
+    destroy_temporary()
     _destroy(_groups.values())
     for board in _boards.values():
         board.remove()
@@ -71,8 +67,8 @@ def part(count: int) -> None:
 
 
 @contextlib.contextmanager
-def groups_of_passage() -> Iterator[None]:
-    """Groups that are made meanwhile go with `let_go`."""
+def temporary_groups() -> Iterator[None]:
+    """Note the groups that are made inside, for `destroy_temporary`."""
     before = set(torch_internals.groups())
     try:
         yield
@@ -80,12 +76,10 @@ def groups_of_passage() -> Iterator[None]:
         _made.extend(group for group in torch_internals.groups() if group not in before and group not in _made)
 
 
-def let_go() -> None:
-    """Destroy the `groups_of_passage`, in the order in which they were made; the code has ended on every rank.
-
-    A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
-    or waits in it for good, would get "Connection closed by peer".
-    """
+def destroy_temporary() -> None:
+    """Destroy the `temporary_groups`, in the order in which they were made; the code has ended on every rank."""
+    # A rank that destroys a group when its own function ends takes it from the others: one that still connects to it,
+    # or waits in it for good, would get "Connection closed by peer".
     _destroy(_made)
     _made.clear()
 
@@ -99,7 +93,7 @@ def _destroy(groups: Iterable[Any]) -> None:
 
 
 class Gate:
-    """Stop's signal while a learner's function runs: it breaks off the function, once, and never what is around it.
+    """Holds Stop's signal back while a learner's function runs: it breaks off the function, and not what is around it.
 
     >>> with Gate() as gate:  # an interrupt waits
     ...     try:
@@ -114,7 +108,7 @@ class Gate:
         self._came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """What Python calls when the signal comes."""
+        """Handle the signal."""
         if self._open and postponed(frame):
             return
         self._came = True
@@ -143,18 +137,18 @@ class Gate:
 
 @contextlib.contextmanager
 def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None]:
-    """For a while, be one of n ranks; groups that are made meanwhile are numbered from `count`, and go with `let_go`.
+    """Be one of n ranks inside; groups that are made meanwhile are numbered from `count`, and temporary.
 
-    Those of the time before go now: whoever calls the ranks again has heard from all that were in them.
-    `space` is where the learner's `rank` and `world_size` are. However it is left, all is put back, step by step in
-    reverse, also where one step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed
-    meanwhile stays destroyed, for the lab to heal.
+    Those of the time before go now: the caller has heard from all ranks that were in them. `space` is where the
+    learner's `rank` and `world_size` are. However it is left, all is put back, step by step in reverse, also where one
+    step fails. Nothing of it may be interrupted: see `Gate`. A world that was destroyed meanwhile stays destroyed, for
+    the lab to heal.
     """
-    let_go()
+    destroy_temporary()
     world = dist.group.WORLD
     with contextlib.ExitStack() as undo:
         undo.callback(_assert_in, world)
-        undo.enter_context(groups_of_passage())
+        undo.enter_context(temporary_groups())
         undo.enter_context(_put(space, rank=dist.get_rank(), world_size=n))
         undo.enter_context(_put(os.environ, WORLD_SIZE=str(n)))
         undo.callback(_return_to, world)
@@ -167,10 +161,8 @@ def one_of(n: int, count: int, space: MutableMapping[str, Any]) -> Iterator[None
 
 @contextlib.contextmanager
 def _meeting_place(group: Any, name: str) -> Iterator[None]:
-    """Let groups that are made in this one meet in a place of their own: some are named by their ranks only.
-
-    Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
-    """
+    """Let groups that are made in this one meet in a place of their own: some are named by their ranks only."""
+    # Else `new_group(ranks, use_local_synchronization=True)` would find the addresses that an earlier run left there.
     known = torch_internals.groups()
     backend, store = known[group]
     known[group] = backend, dist.PrefixStore(name, store)
@@ -190,13 +182,11 @@ def _return_to(world: Any) -> None:
 
 
 def _assert_in(world: Any) -> None:
-    """The default group is the one from before, or there is none."""
     assert dist.group.WORLD in (world, None), "the default group was not put back"
 
 
 @contextlib.contextmanager
 def _put(mapping: MutableMapping[str, Any], **values: Any) -> Iterator[None]:
-    """Set names for a while."""
     before = {name: mapping[name] for name in values if name in mapping}
     mapping.update(values)
     try:

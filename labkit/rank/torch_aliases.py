@@ -1,4 +1,4 @@
-"""Torch's functions by their newest names, which a torch as old as 2.11 has under older ones."""
+"""Give torch's functions their newest names, which a torch as old as 2.11 has under older ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from labkit.theory.primitives import PRIMITIVES
 
 
 def add_newest() -> None:
-    """Give an older torch the names that newer ones have for its functions: `dist.all_gather_single` is in every torch.
-
-    Nothing changes where torch has them itself, and a function that it has under no name stays missing.
-    """
+    """Give an older torch the names that newer ones have for its functions: `dist.all_gather_single` is in each."""
     for function in (f for p in PRIMITIVES.values() for f in p.functions):
         newest, *older = function.names
         found = [getattr(dist, name) for name in older if hasattr(dist, name)]
+        # A torch that has the newest name keeps it; what it has under no name stays missing.
         if found and not hasattr(dist, newest):
             for module in (dist, distributed_c10d):
                 setattr(module, newest, found[0])

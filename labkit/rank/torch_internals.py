@@ -27,10 +27,8 @@ from torch.utils import _device, _python_dispatch
 
 
 def groups() -> dict[Any, tuple[str, Any]]:
-    """Return torch's own table of its process groups, oldest first: each with its backend and its store.
-
-    Nothing public lists the groups, and no public name gives one another place to meet.
-    """
+    """Return torch's own table of its process groups, oldest first: each with its backend and its store."""
+    # Nothing public lists the groups, and no public name gives one another place to meet.
     return distributed_c10d._world.pg_map
 
 
@@ -40,10 +38,8 @@ def group_names() -> set[str]:
 
 
 def group_ranks() -> dict[Any, dict[int, int]]:
-    """Return torch's own table of the ranks of each group: the rank in the world → the rank in the group.
-
-    A group comes to this table last. `dist.get_process_group_ranks` raises for one that has not or is gone.
-    """
+    """Return torch's own table of the ranks of each group: the rank in the world → the rank in the group."""
+    # A group comes to this table last. `dist.get_process_group_ranks` raises for one that has not or is gone.
     return distributed_c10d._world.pg_group_ranks
 
 
@@ -85,7 +81,7 @@ def abort_groups() -> None:
 
 
 def group_maker() -> Callable[..., Any]:
-    """Return the function that makes every process group but one that is split off, whoever asks for it."""
+    """Return the function that makes every process group but those that are split off another one."""
     return distributed_c10d._new_process_group_helper
 
 
@@ -139,14 +135,11 @@ DTENSOR = str(Path(dist.__file__).with_name("tensor") / "_api.py")  # where a DT
 
 
 class OperationMode(_python_dispatch.TorchDispatchMode):
-    """A mode whose `__torch_dispatch__` is told of every operation, for which torch imports no compiler.
-
-    Else it would at the first operation, which takes longer than a run may compute.
-    """
+    """A mode that is told of every operation."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False
+        return False  # or torch imports its compiler at the first operation, which takes longer than a run may compute
 
 
 def argument_names(operation: Any) -> list[str]:
@@ -260,10 +253,8 @@ READERS = {"gloo": "_dump_fr_trace", "nccl": "_dump_nccl_trace"}  # torch with N
 
 
 def flight_recorder(*backends: str, active: bool = False, frames: bool = True) -> list[dict[str, Any]]:
-    """Return its entries of these backends' calls, with stacks unless not asked for; `active`: of calls not complete.
-
-    To find names for compiled code, torch looks for `torch._inductor`, and so imports it: 2 s and 70 MiB.
-    """
+    """Return its entries of these backends' calls, by default with stacks; `active`: of calls not complete."""
+    # To find names for compiled code, torch looks for `torch._inductor`, and so imports it: 2 s and 70 MiB.
     stub = "_inductor" not in vars(torch)
     if stub:
         vars(torch)["_inductor"] = None

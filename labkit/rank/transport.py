@@ -1,4 +1,4 @@
-"""Collectives on tensors of any lengths, out of place: new tensors come back, what came in stays as it was.
+"""Run collectives on tensors of any lengths, out of place: new tensors come back, what came in stays as it was.
 
 Torch's collectives want equal lengths: shorter tensors are padded here, the ranks having agreed on the
 lengths. Nothing here knows of gradients.
@@ -19,28 +19,28 @@ from labkit.rank.torch_aliases import reduce_scatter_single
 
 
 def broadcast(xs: Sequence[Tensor], spec: Spec, src: int, group: Any) -> Tensor:
-    """The tensor of `src`, which brings xs = [tensor]; what the others bring is not read."""
+    """Return the tensor of `src`, which brings xs = [tensor]; what the others bring is not read."""
     buffer = _flat(xs[0]).clone() if dist.get_rank() == src else _room(spec)
     dist.broadcast(buffer, src=src, group=group)
     return _shaped(buffer, spec)
 
 
 def reduce(x: Tensor, op: str, dst: int, group: Any) -> Tensor:
-    """The reduced tensor on `dst`; elsewhere something undefined."""
+    """Return the reduced tensor on `dst`; elsewhere something undefined."""
     total = x.contiguous().clone()
     dist.reduce(total, dst=dst, op=OPS[op], group=group)
     return _mean(total, group) if op == "avg" else total
 
 
 def all_reduce(x: Tensor, op: str, group: Any) -> Tensor:
-    """The reduced tensor, on every rank."""
+    """Return the reduced tensor, on every rank."""
     total = x.contiguous().clone()
     dist.all_reduce(total, op=OPS[op], group=group)
     return _mean(total, group) if op == "avg" else total
 
 
 def scatter(xs: Sequence[Tensor], specs: Sequence[Spec], src: int, group: Any) -> Tensor:
-    """Rank r's chunk r of the xs of `src`."""
+    """Return rank r's chunk r of the xs of `src`."""
     size = _longest(specs)
     mine = _room(specs[dist.get_rank(group)], size)
     dist.scatter(mine, [_flat(x, size) for x in xs] if dist.get_rank() == src else None, src=src, group=group)
@@ -48,7 +48,7 @@ def scatter(xs: Sequence[Tensor], specs: Sequence[Spec], src: int, group: Any) -
 
 
 def gather(x: Tensor, specs: Sequence[Spec], dst: int, group: Any) -> list[Tensor]:
-    """Everyone's x on `dst`, nothing elsewhere."""
+    """Return every rank's x on `dst`, nothing elsewhere."""
     size = _longest(specs)
     everyone = [_room(spec, size) for spec in specs] if dist.get_rank() == dst else None
     dist.gather(_flat(x, size), everyone, dst=dst, group=group)
@@ -56,7 +56,7 @@ def gather(x: Tensor, specs: Sequence[Spec], dst: int, group: Any) -> list[Tenso
 
 
 def all_gather(x: Tensor, specs: Sequence[Spec], group: Any) -> list[Tensor]:
-    """Everyone's x, on every rank."""
+    """Return every rank's x, on every rank."""
     size = _longest(specs)
     everyone = [_room(spec, size) for spec in specs]
     dist.all_gather(everyone, _flat(x, size), group=group)
@@ -64,7 +64,7 @@ def all_gather(x: Tensor, specs: Sequence[Spec], group: Any) -> list[Tensor]:
 
 
 def reduce_scatter(xs: Sequence[Tensor], op: str, group: Any) -> Tensor:
-    """Everyone's chunk r, reduced, on rank r."""
+    """Return every rank's chunk r, reduced, on rank r."""
     size = max(x.numel() for x in xs)
     everything = torch.cat([_padded(x.reshape(-1), size) for x in xs])
     mine = everything.new_empty(size)
@@ -75,7 +75,7 @@ def reduce_scatter(xs: Sequence[Tensor], op: str, group: Any) -> Tensor:
 
 
 def all_to_all(xs: Sequence[Tensor], specs: Sequence[Spec], group: Any) -> list[Tensor]:
-    """Everyone's chunk for this rank; `specs` says what each sends here."""
+    """Return every rank's chunk for this one; `specs` says what each sends here."""
     outgoing, incoming = [_flat(x) for x in xs], [_count(spec) for spec in specs]
     buffer = outgoing[0].new_empty(sum(incoming))
     dist.all_to_all_single(buffer, torch.cat(outgoing), incoming, [len(x) for x in outgoing], group=group)
@@ -88,14 +88,14 @@ def send(x: Tensor, dst: int, group: Any) -> None:
 
 
 def recv(spec: Spec, src: int, group: Any) -> Tensor:
-    """The tensor that `src` sends."""
+    """Return the tensor that `src` sends."""
     buffer = _room(spec)
     dist.recv(buffer, src=src, group=group)
     return _shaped(buffer, spec)
 
 
 def _flat(x: Tensor, size: int = 0) -> Tensor:
-    """x as one contiguous row of at least `size` elements; dtypes that Gloo cannot move are seen as bytes."""
+    """Make x one contiguous row of at least `size` elements; dtypes that Gloo cannot move are seen as bytes."""
     row = x.contiguous().reshape(-1)
     return _padded(row if x.dtype in MOVED else row.view(torch.uint8), size)
 
@@ -105,7 +105,7 @@ def _padded(row: Tensor, size: int) -> Tensor:
 
 
 def _count(spec: Spec) -> int:
-    """How many elements `_flat` makes of such a tensor."""
+    """Count the elements that `_flat` makes of such a tensor."""
     return torch.Size(spec.shape).numel() * (1 if spec.dtype in MOVED else spec.dtype.itemsize)
 
 
@@ -119,7 +119,6 @@ def _room(spec: Spec, size: int = 0) -> Tensor:
 
 
 def _shaped(row: Tensor, spec: Spec) -> Tensor:
-    """What `_flat` flattened, without the padding."""
     return row[: _count(spec)].view(spec.dtype).view(spec.shape)
 
 

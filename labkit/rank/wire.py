@@ -1,4 +1,4 @@
-"""What the kernel has counted on this rank's TCP connections, and what a GPU has counted on its NVLinks."""
+"""Read what the kernel has counted on this rank's TCP connections, and what a GPU has counted on its NVLinks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 def read() -> dict[str, Any]:
-    """What each connection of this process has carried so far.
+    """Tell what each connection of this process has carried so far.
 
     `sockets` are (local, peer, sent, received): two addresses, then bytes of the program's own data, headers of TCP
     and repetitions left out; `sent` has also what the kernel has taken and not sent yet. `nvlink` is how many bytes
-    this rank's GPU has sent over NVLink, None where nobody knows. `busy` is whether more may follow by itself: bytes
-    have come that nobody has read yet, or a thread of Gloo has something to do. `why` says in words why there are no
-    counters.
+    this rank's GPU has sent over NVLink, None where that is not known. `busy` is whether more may follow by itself:
+    bytes have come that were not read yet, or a thread of Gloo has something to do. `why` says in words why there are
+    no counters.
     """
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()  # a call on a GPU has returned before its data has moved
@@ -45,7 +45,7 @@ def read() -> dict[str, Any]:
 
 
 def sockets() -> list[tuple[str, str, int, int]]:
-    """Every connected TCP socket of this process that carries data, with its counters."""
+    """List every connected TCP socket of this process that carries data, with its counters."""
     found = []
     for noted in sorted(group.data_sockets()):
         try:
@@ -57,7 +57,7 @@ def sockets() -> list[tuple[str, str, int, int]]:
 
 
 def unread() -> bool:
-    """Whether bytes of another rank have come, over the sockets of its groups, that nobody here has read yet."""
+    """Tell whether bytes of another rank have come, over the sockets of its groups, that were not read here yet."""
     for noted in group.noted_sockets(only_living=True):
         with contextlib.suppress(OSError), group.opened(noted) as s:  # closed meanwhile
             if struct.unpack("i", fcntl.ioctl(s, termios.FIONREAD, bytes(4)))[0]:
@@ -66,10 +66,8 @@ def unread() -> bool:
 
 
 def sent() -> int | None:
-    """Bytes that this rank has sent to others over the sockets of its groups; None where nobody counts them.
-
-    Checks of every call (TORCH_DISTRIBUTED_DEBUG=DETAIL) send as well: then these are not the caller's bytes alone.
-    """
+    """Count the bytes that this rank has sent to others over its groups' sockets; None where that is not known."""
+    # Checks of every call (DETAIL) send as well: then these are not the caller's bytes alone.
     if not group.counted() or dist.get_debug_level() == dist.DebugLevel.DETAIL:
         return None
     try:
@@ -79,7 +77,7 @@ def sent() -> int | None:
 
 
 def sent_over(connections: Iterable[group.Socket]) -> int:
-    """Bytes that have gone out over these connections; OSError or struct.error where one does not tell."""
+    """Count the bytes that have gone out over these connections; OSError or struct.error where one does not tell."""
     total = 0
     for noted in connections:
         with group.opened(noted) as s:
@@ -88,7 +86,7 @@ def sent_over(connections: Iterable[group.Socket]) -> int:
 
 
 def counters(s: socket.socket) -> tuple[int, int]:
-    """Bytes sent, with what waits to be, and received."""
+    """Read the bytes sent, with what waits to be, and received."""
     info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
     (received,), (waiting,) = struct.unpack_from("Q", info, RECEIVED), struct.unpack_from("I", info, WAITING)
     done, again = struct.unpack_from("QQ", info, SENT)
@@ -96,7 +94,7 @@ def counters(s: socket.socket) -> tuple[int, int]:
 
 
 def nvlink() -> int | None:
-    """Bytes that this rank's GPU has sent over all its NVLinks, by NVML's counters."""
+    """Count the bytes that this rank's GPU has sent over all its NVLinks, by NVML's counters."""
     if not torch.cuda.is_available():
         return None
     try:
@@ -111,7 +109,7 @@ def nvlink() -> int | None:
 
 
 def name(address: tuple[Any, ...]) -> str:
-    """An address as both ends of a connection spell it; a loopback one is the host's own."""
+    """Spell an address as both ends of a connection do; a loopback one is the host's own."""
     host, port = str(address[0]).removeprefix("::ffff:").partition("%")[0], address[1]
     here = f"{socket.gethostname()} " if host.startswith("127.") or host == "::1" else ""
     return f"{here}{host} {port}"

@@ -1,4 +1,4 @@
-"""What a flow shows, in words, for whoever cannot see the picture."""
+"""Say in words what a flow's picture shows, for a screen reader."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-from labkit.floor.words import ranks
+from labkit.floor.words import alike, ranks
 from labkit.plot.tiles import Tile, flat
 from labkit.show.tiles import short
 from labkit.theory.provenance import Part
@@ -15,17 +15,15 @@ WORDS = {"sum": "sum", "mean": "mean", "product": "product", "mix": "mixture", "
 
 
 def by_rank(said: dict[int, str]) -> str:
-    """Ranks that say the same together: "every rank holds …", "rank 0 holds …; ranks 1–3 hold nothing"."""
-    groups: dict[str, list[int]] = {}
-    for r, text in said.items():
-        groups.setdefault(text, []).append(r)
+    """Put ranks that say the same together: "every rank holds …", "rank 0 holds …; ranks 1–3 hold nothing"."""
+    groups = alike(said)
     if len(groups) == 1 and len(said) > 1:
         return f"every rank {next(iter(groups))}"
     return "; ".join(f"{ranks(rs)} {t.replace('holds', 'hold', 1) if len(rs) > 1 else t}" for t, rs in groups.items())
 
 
 def listed(told: dict[str, Any], verb: str) -> str:
-    """The values that a rank holds, the first eight of them: "holds [1, 2]"."""
+    """List the values that a rank holds, the first eight of them: "holds [1, 2]"."""
     if not told["size"]:
         return f"{verb} {'[]' if told['groups'] else 'nothing'}"
     values = ", ".join(short(v) for v in told["values"][:8])
@@ -35,7 +33,7 @@ def listed(told: dict[str, Any], verb: str) -> str:
 def story(
     groups: Sequence[Sequence[Tile]], parts: Sequence[tuple[int, int, Part]], told: dict[str, Any], noun: str
 ) -> str:
-    """What a rank holds in the end, in words."""
+    """Say what a rank holds in the end."""
     if not told["size"]:
         return listed(told, "holds")
     if any(t.label == "undefined" for t in flat(groups)):
@@ -54,4 +52,4 @@ def story(
             counted = f", with {' and '.join(twice)}" if twice else ""
             words.append(f"the {WORDS.get(kind, kind)} over {ranks(who)} of {where}{counted}")
     shown = words[:8] + (["…"] if len(words) > 8 else [])
-    return f"{listed(told, 'holds')}" + (f", that is {', then '.join(shown)}" if words else "")
+    return listed(told, "holds") + (f", that is {', then '.join(shown)}" if words else "")

@@ -1,4 +1,4 @@
-"""Which arrows a picture of a flow has room for, and the sentences that say what they are. Plain data in and out."""
+"""Choose the arrows that a picture of a flow has room for, and say what they are. Plain data in and out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Source = tuple[int, int]  # a rank and the tile among those that it brings
 
 
 def arrows(needs: Sequence[Sequence[Collection[Source]]], sizes: Sequence[int]) -> tuple[list[Arrow], list[str]]:
-    """The arrows where `needs[r][j]` are the sources of tile j of rank r's result, and what to say of them.
+    """Return the arrows where `needs[r][j]` are the sources of tile j of rank r's result, and what to say of them.
 
     `sizes[r]` says how many tiles rank r brings. Where every result depends on every rank, the arrows of all of them
     would be a tangle that says nothing: one rank's are drawn.
@@ -41,7 +41,7 @@ def arrows(needs: Sequence[Sequence[Collection[Source]]], sizes: Sequence[int]) 
 
 
 def _into(r: int, row: Sequence[Collection[Source]], sizes: Sequence[int]) -> list[Arrow]:
-    """The arrows to one rank's result: neighbours that depend on the same ranks get one together."""
+    """Return the arrows to one rank's result: neighbours that depend on the same ranks get one together."""
     runs = [list(run) for _, run in groupby(range(len(row)), lambda j: {s for s, _ in row[j]})]
     if len(runs) > LANES:
         runs = [list(range(len(row)))]
@@ -57,6 +57,6 @@ def _into(r: int, row: Sequence[Collection[Source]], sizes: Sequence[int]) -> li
 
 
 def _span(places: Collection[int], size: int) -> Span | None:
-    """These tiles, if they are some of a row's and stand side by side."""
+    """Return these tiles' span, if they are some of a row's and stand side by side."""
     first, last = min(places), max(places)
     return (first, last) if last - first + 1 == len(places) < size and last < size else None

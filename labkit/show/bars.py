@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed, nbytes
-from labkit.plot import bars, svg
+from labkit.plot import bars
 from labkit.show.each_rank import EachRank
 
 
@@ -35,7 +35,7 @@ class Bars(EachRank):
             raise LabError(f"formula has {name!r}, and drawn is {drawn}. Use the same names in both.")
         ranks = len(self.bytes[name])
         each = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * ranks
-        if len(each) != ranks or any(_number(size) is None for size in each):
+        if len(each) != ranks or not all(map(_is_size, each)):
             raise LabError(
                 f"formula[{name!r}]={value!r} is no number of bytes. Give one, 0 or more, for every rank, "
                 f"or a list with one for each of the {ranks} ranks."
@@ -44,7 +44,6 @@ class Bars(EachRank):
 
     @property
     def says(self) -> dict[str, dict[int, str]]:
-        """Each rank's bytes in words, by expression."""
         return {name: {r: _said(mine) for r, mine in enumerate(ranks)} for name, ranks in self.bytes.items()}
 
     def _heading(self, name: str) -> str:
@@ -54,21 +53,17 @@ class Bars(EachRank):
         one = len(set(sizes)) == 1
         return f"{name} · the formula says {sizes[0] if one else listed(sizes)} a rank"
 
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal bytes give an equal picture."""
-        blocks = [bars.Held(name, ranks, self.formula.get(name)) for name, ranks in self.bytes.items()]
-        return svg.svg(bars.draw(bars.axes(blocks), blocks))
+    def _drawn(self) -> Any:
+        return bars.draw([bars.Held(name, ranks, self.formula.get(name)) for name, ranks in self.bytes.items()])
 
 
-def _number(value: Any) -> float | None:
-    """A number of bytes, or None."""
+def _is_size(value: Any) -> bool:
+    """Tell whether a value is a number of bytes."""
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return None
-    good = not isinstance(value, (bool, str, bytes)) and math.isfinite(number) and number >= 0
-    return number if good else None
+        return False
+    return not isinstance(value, (bool, str, bytes)) and math.isfinite(number) and number >= 0
 
 
 def _sizes(name: str, rank: int, value: Any) -> dict[str, float]:
@@ -78,7 +73,7 @@ def _sizes(name: str, rank: int, value: Any) -> dict[str, float]:
             f"Make one, such as {name if name.isidentifier() else 'held'} = footprint(model, optimizer)."
         )
     for kind, size in value.items():
-        if _number(size) is None:
+        if not _is_size(size):
             raise LabError(
                 f"{name}[{kind!r}] on rank {rank} is {size!r}, and no number of bytes. Keep numbers, 0 or more, "
                 "as footprint(model, optimizer) does."

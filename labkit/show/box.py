@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from html import escape
 from typing import Any
 
 import ipywidgets
 
 from labkit.floor import kernel_internals
+from labkit.floor.errors import LabError
 
 # ipywidgets sets sentences in lines of 28 px, as high as a button.
 LINES = "<style>.labkit-box .widget-html-content {line-height: 1.6}</style>"
@@ -15,6 +17,8 @@ LINES = "<style>.labkit-box .widget-html-content {line-height: 1.6}</style>"
 
 class Box(ipywidgets.VBox):
     """Widgets one below the other; what is done in them is handled in the order in which it was done.
+
+    A page without a kernel shows what `repr` and `_repr_html_` give.
 
     A click would overtake the change before it, twice:
 
@@ -43,6 +47,22 @@ class Box(ipywidgets.VBox):
             kernel_internals.hear_clicks(button, self._heard)
         for widget in within:
             kernel_internals.answer_where_asked(widget.comm)
+
+    def _repr_html_(self) -> str | None:
+        return None
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        html = self._repr_html_()
+        static = {"text/plain": repr(self), **({} if html is None else {"text/html": html})}
+        return {**super()._repr_mimebundle_(**kwargs), **static}
+
+    @staticmethod
+    def attempt(action: Callable[[], object], said: ipywidgets.HTML) -> None:
+        """Do what a button asks for, and let `said` show the error of it that a learner can mend."""
+        try:
+            action()
+        except LabError as error:
+            said.value = f"<span role='alert'>{escape(str(error))}</span>"
 
     def _heard(self, button: ipywidgets.Button, content: dict[str, Any], _: Any) -> None:
         if content.get("event") == "click":

@@ -1,10 +1,10 @@
-"""What a function printed, displayed and returned, kept as text and as HTML: as a cell would show it, anywhere."""
+"""Keep what a function printed, displayed and returned, as text and as HTML: as a cell would show it, anywhere."""
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -22,7 +22,7 @@ PRE = '<pre style="margin: 0; white-space: pre-wrap; color: inherit">{}</pre>'
 
 @dataclass(frozen=True)
 class Shown:
-    """The same twice: `text` for a terminal, `html` for a page."""
+    """An output in two forms: `text` for a terminal, `html` for a page."""
 
     text: str
     html: str
@@ -46,12 +46,10 @@ def shown(function: Callable[[], Any]) -> Shown:
     return Shown("\n".join(part.text for part in parts), "".join(f"<div>{part.html}</div>" for part in parts))
 
 
-def _displayed(outputs: Any) -> Iterator[Mapping[str, Any]]:
-    """The bundles that were displayed; one that was updated, such as a line of progress, as it was at last."""
-    last: dict[Any, Mapping[str, Any]] = {}
-    for nth, output in enumerate(outputs):
-        last[output.transient.get("display_id", nth)] = output.data
-    yield from last.values()
+def _displayed(outputs: Any) -> list[Mapping[str, Any]]:
+    """Return the bundles that were displayed; one that was updated, such as a line of progress, as it was at last."""
+    last = {output.transient.get("display_id", nth): output.data for nth, output in enumerate(outputs)}
+    return list(last.values())
 
 
 def _bundle(value: Any) -> Mapping[str, Any]:
@@ -61,7 +59,7 @@ def _bundle(value: Any) -> Mapping[str, Any]:
 
 
 def _formatted(data: Mapping[str, Any]) -> Shown:
-    """A MIME bundle in the richest form that a widget can show."""
+    """Return a MIME bundle in the richest form that a widget can show."""
     plain = _text(str(data.get("text/plain", "")))
     if "text/html" in data:
         return Shown(plain.text, data["text/html"])

@@ -9,17 +9,17 @@ from typing import Any
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
 from labkit.plot import flow as picture
-from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import flat
 from labkit.show import markdown, meaning
 from labkit.show.arrows import arrows
+from labkit.show.picture import Picture
 from labkit.show.verdict import options, written
 
 STATES = {"not attempted": "○ not attempted yet", "tried": "◐ tried", "solved": "● solved"}
 
 
-class Card:
+class Card(Picture):
     """An exercise: what to do, how hard and how long it is, what should become of an input, how it stands."""
 
     def __init__(self, exercise: Exercise, state: str = "not attempted", next_: str = "") -> None:
@@ -29,7 +29,7 @@ class Card:
 
     @property
     def facts(self) -> str:
-        """How hard, how long, how it stands: "●●○ · about 15 minutes · ○ not attempted yet"."""
+        """Its difficulty, its minutes and its state: "●●○ · about 15 minutes · ○ not attempted yet"."""
         e = self.exercise
         return f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)} · about {e.minutes} minutes · {STATES[self.state]}"
 
@@ -38,7 +38,7 @@ class Card:
         return "\n".join([f"Exercise: {self.exercise.title}", self.facts, statement, *self._example, next_])
 
     def _repr_html_(self) -> str:
-        example = f"<code>{escape(self._example[0])}</code>" if self._nothing_brought else svg.img(self.svg, self.alt)
+        example = f"<code>{escape(self._example[0])}</code>" if self._nothing_brought else super()._repr_html_()
         level = f"difficulty {self.exercise.difficulty} of 3"
         return (
             "<div class='labkit-card' style='border: 1px solid #8a8a84; border-radius: 6px; padding: 8px 16px'>"
@@ -51,11 +51,10 @@ class Card:
     @cached_property
     def case(self) -> Case:
         """The input that is drawn: a readable one for three ranks where they do."""
-        ranks = self.exercise.ranks
-        n = 3 if 3 in ranks else max(ranks)
         if self.exercise.picture is not None:
             return Case(self.exercise.picture())
-        return next(iter(self.exercise.inputs(n)))
+        ranks = self.exercise.ranks
+        return next(iter(self.exercise.inputs(3 if 3 in ranks else max(ranks))))
 
     @property
     def _nothing_brought(self) -> bool:
@@ -73,17 +72,13 @@ class Card:
     def _wants(self) -> list[Any]:
         return list(self.exercise.means(list(self.case.xs), **self.case.options))
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture of before and after."""
+    def _drawn(self) -> Any:
         case = self.case
         columns = [meaning.before(case), meaning.after(self.exercise.means, case, self._wants)]
-        found, legend = arrows(
-            meaning.sources(self.exercise.means, case, self._wants), [len(flat(x)) for x in columns[0]]
-        )
+        needs = meaning.sources(self.exercise.means, case, self._wants)
+        found, legend = arrows(needs, [len(flat(x)) for x in columns[0]])
         notes = [*meaning.shapes(case.xs), *legend]
-        drawing = Drawing(["before", "after"], columns, found, notes, code=self._call)
-        return svg.svg(picture.draw(picture.axes(drawing), drawing))
+        return picture.draw(Drawing(["before", "after"], columns, found, notes, code=self._call))
 
     @property
     def _call(self) -> str:
@@ -94,7 +89,6 @@ class Card:
 
     @property
     def alt(self) -> str:
-        """The picture in words."""
         return " ".join([f"An example of {self.exercise.name}, what each rank brings and ends with.", *self._example])
 
 

@@ -35,11 +35,9 @@ class Questions:
 
 
 class Answers:
-    """What the learner chose, held against the answers one by one; those still open stay open, unless all are.
+    """The learner's choices, held against the answers one by one; those still open stay open, unless all are.
 
-    Args:
-        series: the questions.
-        choices: what was locked in, one for each question; None where nothing was.
+    `choices` are what was locked in, one for each question; None where nothing was.
     """
 
     def __init__(self, series: Series, choices: Sequence[str | None]) -> None:
@@ -48,7 +46,7 @@ class Answers:
 
     @property
     def said(self) -> str:
-        """How many were right, in a line."""
+        """The number of right ones, in a line."""
         chosen = [(p, c) for p, c in zip(self.series.parts, self.choices, strict=True) if c is not None]
         if not chosen:
             return nothing()
@@ -61,7 +59,7 @@ class Answers:
 
     @property
     def _shown(self) -> list[tuple[int, str, str]]:
-        """Number, question and what is said of it in Markdown: of what was chosen, or of all where nothing was."""
+        """Number, question and a reply in Markdown: of each that was answered, or of all where none was."""
         every = all(choice is None for choice in self.choices)
         each = enumerate(zip(self.series.parts, self.choices, strict=True), 1)
         return [(n, part.question, _told(part, choice)) for n, (part, choice) in each if every or choice is not None]
@@ -80,7 +78,7 @@ class Answers:
 
 
 def _told(part: Prediction, choice: str | None) -> str:
-    """What is said of a choice, in Markdown; where nothing was chosen, the answer and a reply to every other option."""
+    """Reply to a choice, in Markdown; where nothing was chosen, give the answer and a reply to every other option."""
     elsewhere = f"\n\n{part.elsewhere}" if part.elsewhere else ""
     if choice is None:
         others = [f"{part.words(o.text)}? {o.reply}" for o in part.options if o.text != part.answer]
@@ -92,5 +90,5 @@ def _told(part: Prediction, choice: str | None) -> str:
 
 
 def asked(series: Series) -> str:
-    """The series' own question as HTML."""
+    """Return the series' own question as HTML."""
     return markdown.html(f"**Choose:** {series.question}")

@@ -17,13 +17,12 @@ DIGITS = 4  # significant ones; more only where two ranks would look alike and a
 WIDE = 72  # characters from which on nested values go one entry a line
 BRACKETS = {"list": "[]", "tuple": "()", "dict": "{}", "set": "{}", "frozenset": "{}"}
 
-
 Path = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One number or word of a value: where it stands, what it is, how it is shown, whether it stands out."""
+    """One number or word of a value: its place, itself, its text, and the hint of one that stands out."""
 
     path: Path
     value: Any
@@ -42,7 +41,7 @@ Rows = dict[int, list[Piece]]
 
 
 def laid_out(descriptions: dict[int, dict[str, Any]]) -> Rows:
-    """Each rank's value as pieces of text; concatenated they read like Python, with columns aligned."""
+    """Cut each rank's value into pieces of text; concatenated they read like Python, with columns aligned."""
     flat = {r: _pieces(d, (), None) for r, d in descriptions.items()}
     long = any(sum(map(_length, row)) > WIDE for row in flat.values())
     nested = any("entries" in d for d in descriptions.values())
@@ -55,7 +54,7 @@ def laid_out(descriptions: dict[int, dict[str, Any]]) -> Rows:
 
 
 def odd_ones(values: dict[int, Any]) -> dict[int, str]:
-    """The ranks that hold another value than most, with what those hold.
+    """Return the ranks that hold another value than most, with what those hold.
 
     >>> odd_ones({0: "a", 1: "a", 2: "b"})
     {2: 'ranks 0, 1: a'}
@@ -73,7 +72,7 @@ def odd_ones(values: dict[int, Any]) -> dict[int, str]:
 
 
 def number(value: Any, digits: int = DIGITS) -> str:
-    """A number in as few characters as say enough, the same on every machine.
+    """Write a number in as few characters as say enough, the same on every machine.
 
     >>> number(3), number(3.0), number(0.33333334), number(12345.678), number(1.5e-8), number("nan")
     ('3', '3.0', '0.3333', '12345.7', '1.5e-08', 'nan')
@@ -91,7 +90,7 @@ def number(value: Any, digits: int = DIGITS) -> str:
 
 
 def _pieces(d: dict[str, Any], path: Path, indent: int | None) -> list[Piece]:
-    """A description as pieces; `indent` is the column where it starts, None where all goes on one line."""
+    """Cut a description into pieces; `indent` is the column where it starts, None where all goes on one line."""
     if d["kind"] in ("tensor", "array"):
         if "values" not in d:
             return [f"({d.get('note', 'no values')})"]
@@ -180,7 +179,7 @@ def _marked(rows: Rows) -> Rows:
 
 
 def _distinct(values: dict[int, Any]) -> dict[int, str]:
-    """The ranks' numbers with as many digits as tell them apart."""
+    """Write the ranks' numbers with as many digits as tell them apart."""
     different = len({repr(v) for v in values.values()})
     texts: dict[int, str] = {}
     for digits in range(DIGITS, 18):

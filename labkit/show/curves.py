@@ -11,7 +11,7 @@ import numpy as np
 from labkit.floor.errors import LabError
 from labkit.floor.words import alike, count, ranks
 from labkit.plot import curves as picture
-from labkit.plot import svg
+from labkit.show.picture import Picture
 
 NEAR = 1e-3  # lines that differ by less than this part of a value are drawn as one, and called one
 BESIDE = 1e-2  # and so are lines whose values lie apart by less than this part of the axis: a line's width
@@ -19,7 +19,7 @@ BESIDE = 1e-2  # and so are lines whose values lie apart by less than this part 
 Over = Mapping[str, tuple[str, Mapping[int, Any]]]  # for each expression the list to draw it against, and the ranks'
 
 
-class Curves:
+class Curves(Picture):
     """Lists of numbers from the ranks; `values[expression][r]` is rank r's, and `places[expression][r]` where they lie.
 
     They lie over steps, or over other lists of the ranks: `over[expression]` is such a list's name, with the ranks'.
@@ -50,16 +50,11 @@ class Curves:
             told += [f"{f'rank {r}':<{width}} │ {self._ends(name, r)}" for r in self.values[name]]
         return "\n".join(told)
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         up = f"{self.ylabel} · " * bool(self.ylabel)
         panels = [(name, lines, up + self._note(name)) for name, lines in self.values.items()]
         against = [(self.axis(name), self.places[name]) for name in self.values if self.over or self.xlabel]
-        return svg.svg(picture.draw(picture.axes(panels), panels, self.every, against))
+        return picture.draw(panels, self.every, against)
 
     @property
     def alt(self) -> str:
@@ -72,18 +67,18 @@ class Curves:
 
     @property
     def up(self) -> str:
-        """What the values are: "Values", or "Values (ms a step)"."""
+        """The word for the values: "Values", or "Values (ms a step)"."""
         return "Values" + f" ({self.ylabel})" * bool(self.ylabel)
 
     def axis(self, *names: str) -> str:
-        """What the axis of these expressions says: "steps", or "seconds (s)", also for a.seconds and b.seconds."""
+        """Name the axis of these expressions: "steps", or "seconds (s)", also for a.seconds and b.seconds."""
         against = list(dict.fromkeys(self.over[name] for name in names if self.over))
         last = {name.rpartition(".")[2] for name in against}
         said = ", ".join(last if len(last) == 1 < len(against) else against)
         return (self.xlabel or said or "steps") + f" ({self.unit})" * bool(self.unit)
 
     def alike(self, name: str) -> dict[int, int]:
-        """For each rank the first one whose line cannot be told apart from its own."""
+        """Return for each rank the first one whose line cannot be told apart from its own."""
         lines, places = self.values[name], self.places[name]
         reached = [x for of in self.places.values() for xs in of.values() for x in xs]
         room = BESIDE * (max(reached) - min(reached))
@@ -94,7 +89,7 @@ class Curves:
         return {r: next(q for q in lines if near(q, r)) for r in lines}
 
     def _note(self, name: str) -> str:
-        """How many different lines there are, and where one stops being a number."""
+        """Say how many different lines there are, and where one stops being a number."""
         lines = self.values[name]
         groups = list(alike({r: str(q) for r, q in self.alike(name).items()}).values())
         if len(groups) == 1:
@@ -114,7 +109,7 @@ class Curves:
         return f"{line[0]:.2f} → {line[-1]:.2f} ({count(len(line), 'value')}{where})"
 
     def reach(self, places: Sequence[float]) -> str:
-        """Where values lie on the axis: "0.013 to 2.5 s"."""
+        """Say where values lie on the axis: "0.013 to 2.5 s"."""
         said = [picture.figure(x if abs(x) >= 1000 else float(f"{x:.3g}")) for x in (places[0], places[-1])]
         return " to ".join(said) + f" {self.unit}" * bool(self.unit)
 
@@ -129,7 +124,7 @@ def _numbers(name: str, rank: int, value: Any) -> list[float]:
 
 
 def _floats(value: Any) -> list[float]:
-    """A list of numbers as such; an empty one for what is none."""
+    """Return a list of numbers as such; an empty one for what is none."""
     try:
         numbers = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
@@ -138,7 +133,7 @@ def _floats(value: Any) -> list[float]:
 
 
 def _ascending(name: str, rank: int, line: Sequence[float], of: str, held: Mapping[int, Any]) -> list[float]:
-    """Where a rank's values lie: its list of that name, which must be as long and may not go back."""
+    """Return where a rank's values lie: its list of that name, which must be as long and may not go back."""
     if rank not in held:
         raise LabError(
             f"Rank {rank} has {name!r} and lacks {of!r}. Append to both in the same step, then draw them again."

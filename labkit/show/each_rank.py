@@ -1,25 +1,20 @@
-"""What figures of each rank's own data share: the same sentences as text, as HTML and for a screen reader. No torch."""
+"""The base of pictures of each rank's own data: the same sentences as text and for a screen reader. No torch."""
 
 from __future__ import annotations
 
 from labkit.outcome.text import merge
-from labkit.plot import svg
+from labkit.show.picture import Picture
 
 
-class EachRank:
-    """A picture of what each rank has under one or more expressions; a subclass says it in words, and draws it."""
+class EachRank(Picture):
+    """A picture of what each rank has under one or more expressions."""
 
     what: str  # the picture shows, as its alternative text begins
     shared = ""  # that ranks share a GPU, where that matters
 
     @property
     def says(self) -> dict[str, dict[int, str]]:
-        """What each rank has in words, by expression."""
-        raise NotImplementedError
-
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal data give an equal picture."""
+        """Each rank's data in words, by expression."""
         raise NotImplementedError
 
     def _heading(self, name: str) -> str:
@@ -28,9 +23,6 @@ class EachRank:
     def __repr__(self) -> str:
         told = [f"{self._heading(name)}\n{merge(said)}".rstrip("\n") for name, said in self.says.items()]
         return "\n".join([*told, *[f"{self.shared}."] * bool(self.shared)])
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
 
     @property
     def alt(self) -> str:

@@ -1,4 +1,4 @@
-"""A record's rounds of messages as pictures and in words: what a stepper plays. No widgets, no torch, no cluster."""
+"""Draw a record's rounds of messages, and tell them in words: a stepper plays them. No widgets, torch or cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from labkit.plot import steps as plot
 from labkit.plot import svg
 from labkit.plot.tiles import Tile, needed
 from labkit.show.tiles import short
-from labkit.theory.record import Message, Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Message, Record
 from labkit.theory.replay import Element, Replay
 
 MOST = 12  # chunks of a buffer that are drawn; more are drawn as one
@@ -35,17 +36,13 @@ class Film:
 
     @property
     def count(self) -> int:
-        """How many rounds there are."""
+        """The number of rounds."""
         return len(self.replay.steps)
 
     # -- words ----------------------------------------------------------------------------------------------------
 
-    def title(self, step: int) -> str:
-        """A step's name: "step 1 of 6", and after the last one "after step 6"."""
-        return f"step {step + 1} of {self.count}" if step < self.count else f"after step {self.count}"
-
     def told(self, step: int) -> str:
-        """A step in one line: "step 1: 0→1 [0.0] · 1→2 [11.0]"."""
+        """Tell a step in one line: "step 1: 0→1 [0.0] · 1→2 [11.0]"."""
         if step == self.count:
             return f"after step {self.count}: " + "; ".join(self._left())
         return f"step {step + 1}: " + " · ".join(map(self._message, self.replay.steps[step]))
@@ -78,7 +75,7 @@ class Film:
 
     @property
     def notes(self) -> list[str]:
-        """What the record does not tell."""
+        """Notes on what the record does not tell."""
         note = [] if self.replay.known else ["note: zeros were received, so nobody can tell whose numbers are in a sum"]
         if self._any_outside():
             note.append("note: numbers are recorded where a buffer lies on the CPU and has at most 64 elements")
@@ -90,25 +87,22 @@ class Film:
     # -- pictures -------------------------------------------------------------------------------------------------
 
     def svg(self, step: int) -> bytes:
-        """The picture of one step; all have one size."""
+        """Draw one step; all steps' pictures have one size."""
         if step not in self._drawn:
             steps = [self._draw(k) for k in range(self.count + 1)]
             room, left = max(map(plot.lanes, steps)), plot.margin(steps)
-            shown = steps[step : step + 1]
-            self._drawn[step] = svg.svg(plot.draw(plot.axes(shown, 1, room, left), shown, 1, room, left))
+            self._drawn[step] = svg.svg(plot.draw(steps[step : step + 1], 1, room, left))
         return self._drawn[step]
 
     @functools.cached_property
     def still(self) -> bytes:
-        """All steps in one picture; of many, the first and the last ones."""
+        """The picture of all steps; of many, of the first and the last ones."""
         shown = list(range(self.count + 1))
         tiles = self.record.n * sum(len(bounds) - 1 for _, _, bounds in self.slots)
         panels = max(3, min(PANELS, TILES // max(tiles, 1)))
         if len(shown) > panels:
             shown = shown[: panels - 2] + shown[-2:]
-        pictures = [self._draw(k) for k in shown]
-        across = 2 if self.record.n <= 4 else 1
-        return svg.svg(plot.draw(plot.axes(pictures, across), pictures, across))
+        return svg.svg(plot.draw([self._draw(k) for k in shown], 2 if self.record.n <= 4 else 1))
 
     def _draw(self, step: int) -> plot.Picture:
         n = self.record.n
@@ -133,14 +127,14 @@ class Film:
             )
         if self._any_outside():
             slots.append(plot.Slot("", [[Tile("", kind="empty", width=plot.WIDTH)] for _ in range(n)]))
-        return plot.Picture(self.title(step), slots, arrows)
+        return plot.Picture(title(step, self.count), slots, arrows)
 
     def _any_outside(self) -> bool:
         ops = [op for m in self.record.messages for op in (m.send, m.recv)]
         return any(op is None or self._place(op) is None for op in ops)
 
     def _place(self, op: Op | None) -> tuple[int, int, int] | None:
-        """(slot, first chunk, how many chunks) of an operation's tensor in the picture."""
+        """Return (slot, first chunk, how many chunks) of an operation's tensor in the picture, None outside of it."""
         place = self.replay.place(op)
         if place is None or op is None:
             return None
@@ -151,8 +145,13 @@ class Film:
         return None
 
 
+def title(step: int, count: int) -> str:
+    """Name a step of so many: "step 1 of 6", and after the last one "after step 6"."""
+    return f"step {step + 1} of {count}" if step < count else f"after step {count}"
+
+
 def _aligned(replay: Replay) -> list[tuple[str, dict[int, int], list[int]]]:
-    """The ranks' slots of one name and size as one: (name, rank → its slot, where its chunks begin and end)."""
+    """Join the ranks' slots of one name and size: (name, rank → its slot, where its chunks begin and end)."""
     found: list[tuple[str, int, dict[int, int]]] = []
     for r, slots in enumerate(replay.slots):
         for i, slot in enumerate(slots):
@@ -180,7 +179,7 @@ def _aligned(replay: Replay) -> list[tuple[str, dict[int, int], list[int]]]:
 
 
 def _tile(elements: Sequence[Element]) -> Tile:
-    """A chunk as one tile."""
+    """Return a chunk as one tile."""
     if all(e.value is None for e in elements):
         return Tile("", kind="empty", width=plot.WIDTH)
     values = list(map(_value, elements))

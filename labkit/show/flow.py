@@ -12,12 +12,12 @@ from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.plot import flow as picture
-from labkit.plot import svg
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile, flat
 from labkit.show.alt_text import by_rank, listed, story
 from labkit.show.arrows import arrows
 from labkit.show.guess import Nothing, Place
+from labkit.show.picture import Picture
 from labkit.show.tiles import BLOCK, WIDE, coarse, from_part, grouped, short, wanted_tiles
 from labkit.theory import mistakes
 from labkit.theory.origin import Origin
@@ -28,11 +28,11 @@ from labkit.theory.provenance import Part
 COMPARED = 4096  # elements up to which a result is held against what was meant
 
 
-class Flow:
+class Flow(Picture):
     """Before → after, one row a rank; it displays itself as a picture with the same told in words.
 
-    `origins[r]` has an `Origin` for each element of rank r's result, or None where rank r has none or nobody
-    knows; `mistakes` says in words what differs from the primitive that was meant; `data` is all of it, plain.
+    `origins[r]` has an `Origin` for each element of rank r's result, or None where rank r has none or they are
+    unknown; `mistakes` says in words what differs from the primitive that was meant.
     """
 
     def __init__(self, seen: Seen, means: str | Means | None = None, root: int = 0) -> None:
@@ -47,38 +47,13 @@ class Flow:
 
     @property
     def origins(self) -> list[list[Origin] | None]:
-        """Where each element of rank r's result came from, at index r; None where rank r has no result."""
+        """The origin of each element of rank r's result, at index r; None where rank r has no result."""
         return [[o for a, b, o in row for _ in range(b - a)] or None for row in self._spans]
 
     @property
     def why(self) -> str:
-        """Why the origins are unknown, in a sentence; empty where they are known."""
+        """The reason why the origins are unknown, in a sentence; empty where they are known."""
         return self._seen.why
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """The picture as plain data: what each rank held, what it holds, made of what."""
-        after = [
-            [
-                {
-                    "place": a if b == a + 1 else [a, b],
-                    "value": self._text(value, a, b),
-                    "kind": part.kind,
-                    "from": [[*source, times] for source, times in sorted(part.origin.counts.items())],
-                }
-                for a, b, part in row
-            ]
-            for row, value in zip(self._seen.parts, self._seen.after, strict=True)
-        ]
-        return {
-            "x": self._seen.x,
-            "y": self._seen.y,
-            "before": [list(b["values"]) for b in self._seen.before],
-            "after": [list(a["values"]) for a in self._seen.after],
-            "parts": after,
-            "mistakes": list(self.mistakes),
-            "why": self.why,
-        }
 
     @property
     def meant(self) -> str:
@@ -87,13 +62,13 @@ class Flow:
 
     @property
     def before(self) -> str:
-        """What the ranks held before the cell, in a sentence."""
+        """The ranks' values before the cell, in a sentence."""
         held = by_rank({r: listed(b, "holds") for r, b in enumerate(self._seen.before)})
         return f"Before, {self._seen.x}: {held}."
 
     @property
     def places(self) -> list[list[Place]]:
-        """What rank r holds in the end, tile by tile, at index r; one tile where it holds nothing."""
+        """The values of rank r in the end, tile by tile, at index r; one tile where it holds nothing."""
         return [
             [
                 Place(r, i if a["size"] > 1 else None, Nothing.NONE if v is None else v, r not in self._undefined)
@@ -104,7 +79,7 @@ class Flow:
 
     @property
     def blank(self) -> Drawing:
-        """The picture before anybody knows what the ranks hold in the end."""
+        """The picture before the ranks' values in the end are known."""
         seen = self._seen
         before = [self._tiles_before(r) for r in range(len(seen.before))]
         after = [
@@ -124,27 +99,19 @@ class Flow:
             lines.append(f"rank {r} │ {sides[0]} → {sides[1]}{wanted}")
         return "\n".join([*lines, *(f"✗ {m}" for m in self.mistakes), *self._notes(legend=False)])
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal flows give equal bytes."""
-        drawing = self._drawing()
-        return svg.svg(picture.draw(picture.axes(drawing), drawing))
+    def _drawn(self) -> Any:
+        return picture.draw(self._drawing())
 
     @property
     def small(self) -> Drawing:
         """The tiles before and after, for a small picture: no arrows and no words."""
-        drawing = self._drawing()
-        return Drawing(["before", "after"], drawing.columns[:2])
+        return Drawing(["before", "after"], self._drawing().columns[:2])
 
     @property
     def alt(self) -> str:
-        """The picture in one or two sentences, for whoever cannot see it."""
         seen = self._seen
         after = by_rank(
-            {r: story(self._tiles_after(r), self._seen.parts[r], a, self._noun) for r, a in enumerate(seen.after)}
+            {r: story(self._tiles_after(r), seen.parts[r], a, self._noun) for r, a in enumerate(seen.after)}
         )
         parts = [self.before, f"After, {seen.y}: {after}", *self.mistakes, seen.why]
         return " ".join(f"{p.rstrip('.')}." for p in parts if p)
@@ -173,7 +140,7 @@ class Flow:
         return Drawing(titles, columns, found, [*self._notes(), *legend], _call(seen.code), self.mistakes)
 
     def _needs(self, r: int, tiles: int) -> list[set[tuple[int, int]]]:
-        """What each tile of rank r's result depends on; all of them together where tiles are joined to blocks."""
+        """Return the sources of each tile of rank r's result; of all together where tiles are joined to blocks."""
         if self._wanted is not None and self._wanted[r] is None:
             return []  # nothing defined arrives
         each = [set(part.origin.counts) for *_, part in self._seen.parts[r]]
@@ -227,7 +194,7 @@ class Flow:
     # -- what was meant -------------------------------------------------------------------------------------------
 
     def _expected(self, means: str | Means, root: int) -> list[list[mistakes.Span] | None] | None:
-        """What the primitive that was meant leaves, in the same sources that were changed."""
+        """Return what the primitive that was meant leaves, in the same sources that were changed."""
         if sum(b["size"] for b in self._seen.before) > COMPARED:
             return None
         block = {}
@@ -257,10 +224,8 @@ class Flow:
     def _notes(self, legend: bool = True) -> list[str]:
         seen, notes = self._seen, []
         if legend and not self.why:
-            if self._fine:
-                notes.append("1·0 stands for rank 1's element 0 before the cell.")
-            else:
-                notes.append("1·0 stands for rank 1's block 0 before the cell; a block has several elements.")
+            more = "" if self._fine else "; a block has several elements"
+            notes.append(f"1·0 stands for rank 1's {self._noun} 0 before the cell{more}.")
         if self._wanted is None:
             notes += [f"{said[0].upper()}{said[1:]}." for said in mistakes.repeated(self._spans, self._noun)]
         for name, values in {seen.x: seen.before, seen.y: seen.after}.items():
@@ -281,12 +246,12 @@ def check(means: str | Means | None, root: int, n: int) -> None:
 
 
 def _nothing(told: dict[str, Any]) -> Tile:
-    """A tile for a rank that has no number: it lacks the name, holds None, or something empty."""
+    """Return a tile for a rank that has no number: it lacks the name, holds None, or something empty."""
     return Tile("–" if "error" in told else "[]" if told["groups"] else "None", kind="empty")
 
 
 def _call(code: str) -> str:
-    """What of the cell says most, over the picture: the last line that communicates, or else the last line.
+    """Choose the line of the cell that stands over the picture: the last one that communicates, or else the last one.
 
     Where only indented lines communicate, as under `if rank == 0:`, all of those.
     """
@@ -299,7 +264,7 @@ def _call(code: str) -> str:
 
 
 def in_words(groups: Sequence[Sequence[Tile]]) -> str:
-    """A row of tiles as plain text."""
+    """Write a row of tiles as plain text."""
 
     def one(tile: Tile) -> str:
         marks = f" {tile.badge}" * bool(tile.badge)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from typing import Any
 
 from labkit.floor.words import seconds
 from labkit.outcome.text import merge
 from labkit.plot import gantt as plot
-from labkit.plot import svg
+from labkit.show.picture import Picture
+from labkit.theory.log import Span
 from labkit.theory.overlap import common, computing
-from labkit.theory.record import Record, Span
+from labkit.theory.record import Record
 
 KINDS = {"forward": "F", "backward": "B", "weights": "W"}
 LETTERS = "abcdefghijklmnop"  # of chunks
 
 
-class Gantt:
+class Gantt(Picture):
     """Each rank's passes on one lane, without its messages; it displays itself.
 
     A run's is `lab.last.timeline().gantt`. `bubble` is the part of the ranks' time, from the first pass's start to the
@@ -32,7 +33,7 @@ class Gantt:
 
     @property
     def whole(self) -> float:
-        """From the first pass's start to the last one's end: seconds, or units of a forward pass in a schedule."""
+        """The time from the first pass's start to the last one's end: seconds, or a schedule's forward passes."""
         every = [bar for mine in self.bars for bar in mine]
         return max(bar.end for bar in every) - min(bar.start for bar in every) if every else 0.0
 
@@ -48,38 +49,36 @@ class Gantt:
 
     @property
     def facts(self) -> str:
-        """Which passes, in which order: the same in every run."""
+        """The passes in their order: the same in every run."""
         return merge({r: " ".join(bar.names[0] for bar in mine) or "nothing" for r, mine in enumerate(self.bars)})
 
     @property
     def times(self) -> str:
-        """How long it took, and for which part of it nothing was computed."""
+        """The time that it took, and the part of it in which nothing was computed."""
         each = " ".join(f"{100 * share:.1f}" for share in self.idle)
         long = f"{self.whole:g} forward passes" if self._title else seconds(self.whole)
         return f"{long} from the first pass's start to the last one's end; bubble {100 * self.bubble:.1f} % ({each})"
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         first = min((bar.start for mine in self.bars for bar in mine), default=0.0)
         lanes = [[replace(b, start=b.start - first, end=b.end - first) for b in mine] for mine in self.bars]
         heads = [f"{100 * share:.0f} % idle" for share in self.idle]
         axis = "forward passes of a whole stage" if self._title else "{} since the first pass began"
         notes = [*([f"{self._title}: bubble {100 * self.bubble:.1f} %"] if self._title else []), *self._notes]
-        chart = plot.Chart(lanes, heads, axis, not self._title, notes)
-        return svg.svg(plot.draw(plot.axes(chart), chart))
+        return plot.draw(plot.Chart(lanes, heads, axis, not self._title, notes))
 
     def __repr__(self) -> str:
         times = "" if self._title else "\n\ntimes of this run:"
         title = f"{self._title}\n" if self._title else ""
         return "\n".join([f"{title}{self.facts.rstrip()}{times}", self.times, *self._notes])
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, f"Gantt chart. {self!r}".replace("\n", ". "))
+    @property
+    def alt(self) -> str:
+        return f"Gantt chart. {self!r}".replace("\n", ". ")
 
 
 def of_record(record: Record) -> Gantt:
-    """The chart of a recorded run: of each outermost span the longest stretch in which the rank stood in no call."""
+    """Chart a recorded run: of each outermost span the longest stretch in which the rank stood in no call."""
     lanes = []
     for r, spans in enumerate(record.spans):
         work, mine, until = computing(record, r), [], -1.0
@@ -100,13 +99,13 @@ def _kind(span: Span) -> str:
 
 
 def _chunk(span: Span) -> int:
-    """The number of its chunk: "forward 3b" is of the second one, 1."""
+    """Return the number of its chunk: "forward 3b" is of the second one, 1."""
     found = re.fullmatch(r"\w+ \d+([a-p])", span.name)
     return LETTERS.index(found[1]) if found else 0
 
 
 def _names(span: Span) -> tuple[str, ...]:
-    """ "forward 3" is F3, or 3 where there is less room."""
+    """Shorten "forward 3" to F3, or 3 where there is less room."""
     first, _, rest = span.name.partition(" ")
     return short(KINDS[first.lower()], rest) if first.lower() in KINDS and rest else (span.name,)
 

@@ -1,4 +1,4 @@
-"""What a learner says that every rank holds after a cell, held against what the ranks hold. Plain data in and out."""
+"""Hold what a learner predicts that every rank holds against what the ranks hold. Plain data in and out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOW = "Type a number such as 3, -inf or nan, None if the rank has no value, or ?
 
 
 class Nothing(Enum):
-    """What is no value: a tile left empty, no value at all, and one that a primitive leaves undefined."""
+    """A tile without a value: left empty, holding none, or undefined by the primitive."""
 
     EMPTY = ""
     NONE = "None"
@@ -32,7 +32,7 @@ NONE = ("none", "–", "-", "—", "nothing", "[]")  # ways to say that a rank h
 
 @dataclass(frozen=True)
 class Place:
-    """One tile after the cell: where it is, what it truly holds, whether the primitive that is meant defines it."""
+    """One tile after the cell: its place, what it truly holds, and whether the primitive that is meant defines it."""
 
     rank: int
     index: int | None  # None where it is the only one of its rank
@@ -41,16 +41,16 @@ class Place:
 
     @property
     def name(self) -> str:
-        """Where it is: "rank 2, place 1"."""
+        """The tile's name: "rank 2, place 1"."""
         return f"rank {self.rank}" if self.index is None else f"rank {self.rank}, place {self.index}"
 
     @property
     def text(self) -> str:
-        """What it holds, in short."""
+        """The value that it holds, in short."""
         return self.value.value if isinstance(self.value, Nothing) else short(self.value)
 
     def holds(self, said: Any) -> bool:
-        """Whether that is what it holds."""
+        """Tell whether that is what it holds."""
         if not self.defined:
             return said is Nothing.UNDEFINED or (said is Nothing.NONE and self.value is Nothing.NONE)
         if isinstance(said, Nothing) or isinstance(self.value, Nothing):
@@ -64,7 +64,7 @@ class Place:
 
 
 def read(said: Any, place: Place, words: bool) -> Any:
-    """What a learner means: a number, a `Nothing`, or, where the ranks hold words, a word.
+    """Read what a learner means: a number, a `Nothing`, or, where the ranks hold words, a word.
 
     >>> read("1/4", Place(0, 0, 1.0), False), read(" none ", Place(0, 0, 1.0), False)
     (0.25, <Nothing.NONE: 'None'>)
@@ -103,7 +103,7 @@ class Held:
 
     @property
     def sentences(self) -> list[str]:
-        """How many are right, then what is wrong."""
+        """The number of right tiles, then what is wrong, a sentence each."""
         wrong, filled = self.wrong, len(self.filled)
         empty = sum(map(len, self.rows)) - filled
         left = f", {empty} left empty" if empty else ""
@@ -153,6 +153,6 @@ def _typed(said: Any) -> str:
 
 
 def _example(places: Sequence[Sequence[Place]]) -> str:
-    """How a prediction of this size is written, without its values."""
+    """Show how a prediction of this size is written, without its values."""
     rows = [", ".join(["…"] * len(row)) for row in places]
     return f"fill([{', '.join(f'[{row}]' for row in rows)}])"

@@ -1,4 +1,4 @@
-"""What `lab.histogram` shows: how many times each whole number occurs in what ranks have kept. No torch, no cluster."""
+"""The value of `lab.histogram`: how many times each whole number occurs in what ranks have kept. No torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
-from labkit.plot import histogram, svg
+from labkit.plot import histogram
 from labkit.show.each_rank import EachRank
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
@@ -31,7 +31,7 @@ class Histogram(EachRank):
         self.largest = {name: {r: max(v) for r, v in ranks.items() if v} for name, ranks in kept.items()}
 
     def _note(self, name: str, r: int) -> str:
-        """A rank's mean and largest value."""
+        """Say a rank's mean and largest value."""
         if r not in self.means[name]:
             return "no values"
         mean = self.means[name][r]
@@ -45,14 +45,12 @@ class Histogram(EachRank):
         return f"{self._note(name, r)}, {count(sum(counts.values()), 'value')} ({each})"
 
     def _together(self, counts: Mapping[int, int]) -> Sequence[tuple[str, int]]:
-        """Each value with its count, as the picture's bars have them; long axes in the steps that SAID allows."""
+        """Return each value with its count, as the picture's bars have them, but no more than SAID allows."""
         axis = histogram.values(self._panels, SAID if len(counts) > SAID else None)
-        tall = axis.counted(counts)
-        return [(axis.said(i), times) for i, times in enumerate(tall) if times]
+        return [(axis.said(i), times) for i, times in enumerate(axis.counted(counts)) if times]
 
     @property
     def says(self) -> dict[str, dict[int, str]]:
-        """Each rank's numbers in words, by expression."""
         return {name: {r: self._said(name, r) for r in ranks} for name, ranks in self.counts.items()}
 
     @property
@@ -62,10 +60,8 @@ class Histogram(EachRank):
             for name, ranks in self.counts.items()
         ]
 
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal numbers give an equal picture."""
-        return svg.svg(histogram.draw(histogram.axes(self._panels), self._panels))
+    def _drawn(self) -> Any:
+        return histogram.draw(self._panels)
 
 
 def _whole(name: str, rank: int, value: Any) -> list[int]:

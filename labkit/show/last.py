@@ -1,4 +1,4 @@
-"""What the last cell did, and its pictures."""
+"""The record of the last cell, and its pictures."""
 
 from __future__ import annotations
 
@@ -12,15 +12,18 @@ from labkit.show.waits import Waits
 
 
 class Last:
-    """The last cell as the ranks recorded it: `records[r]` is rank r's record, {} where it had no part in the cell,
-    None where it does not answer. `outcome` is what became of it, None while it runs."""
+    """The last cell as the ranks recorded it.
+
+    `records[r]` is rank r's record, {} where it had no part in the cell, None where it does not answer. `outcome` is
+    what became of the cell, None while it runs.
+    """
 
     def __init__(self, records: Sequence[dict[str, Any] | None], outcome: Outcome | None = None) -> None:
         self.records = list(records)
         self.outcome = outcome
 
     def timeline(self) -> Timeline:
-        """Draw who called what and when, messages, and who waited for whom. See `labkit.show.timeline.Timeline`.
+        """Draw which rank called what and when, messages, and waits. See `labkit.show.timeline.Timeline`.
 
         >>> lab.last.timeline()
 
@@ -29,7 +32,7 @@ class Last:
         return Timeline(self.records)
 
     def steps(self) -> Steps:
-        """Step through the messages, step by step: who sends which chunk to whom.
+        """Step through the messages: which rank sends which chunk to which other one.
 
         >>> lab.last.steps()
 
@@ -39,7 +42,7 @@ class Last:
         return Steps(self.records)
 
     def waits(self) -> Waits:
-        """Draw who waits for whom, as a graph: when the cell was cut short, or else in its longest wait.
+        """Draw which rank waits for which, as a graph: when the cell was cut short, or else in its longest wait.
 
         >>> lab.last.waits()
 

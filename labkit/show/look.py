@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from labkit.floor.words import ranks
+from labkit.floor.words import alike, ranks
 from labkit.show.compare import Leaf, Piece, laid_out, odd_ones
 from labkit.show.table import cell, row, table
 
@@ -16,11 +16,7 @@ ODD = "font-weight: bold; text-decoration: underline; background-color: rgba(230
 
 
 class Look:
-    """What an expression is on every rank; it displays itself as a table.
-
-    `values` has each rank's value as plain data: numbers, strings, nested lists and dicts. Of a long tensor
-    it has the part that is shown (`lab.pull` fetches all of it); where a rank has no such value it has None.
-    """
+    """An expression's value on every rank as a table; of a long tensor its first part, `lab.pull` fetches all of it."""
 
     def __init__(self, expression: str, descriptions: Sequence[dict[str, Any]]) -> None:
         self.expression = expression
@@ -31,19 +27,12 @@ class Look:
         self._odd = _odd_facts(self._facts)
 
     @property
-    def values(self) -> list[Any]:
-        """Rank r's value, as far as it is shown, at index r."""
-        return [_value(d) if "kind" in d else None for d in self._all]
-
-    @property
     def note(self) -> str:
-        """Whether the ranks agree, in one phrase: "same on all ranks", "rank 2 differs"."""
+        """The ranks' agreement in one phrase: "same on all ranks", "rank 2 differs"."""
         if not self._held:
             missing = next((d for d in self._all if "missing" in d), None)
             return f"no rank has {_name(missing, self.expression)}; a %%px cell can make it" if missing else ""
-        groups: dict[str, list[int]] = {}
-        for r, d in self._held.items():
-            groups.setdefault(d.get("digest") or json.dumps(d, sort_keys=True), []).append(r)
+        groups = alike({r: d.get("digest") or json.dumps(d, sort_keys=True) for r, d in self._held.items()})
         *others, most = sorted(groups.values(), key=len)
         everyone = len(self._held) == len(self._all)
         if len(self._held) == 1:
@@ -102,7 +91,7 @@ class Look:
 
 
 def _facts(d: dict[str, Any]) -> dict[str, str]:
-    """What a description says besides the value."""
+    """Return what a description says besides the value."""
     shape = f"({', '.join(map(str, d['shape']))}{',' * (len(d['shape']) == 1)})" if "shape" in d else ""
     kind = d.get("dtype") or d.get("type", "")
     if "parameters" in d:
@@ -117,7 +106,7 @@ def _facts(d: dict[str, Any]) -> dict[str, str]:
 
 
 def _odd_facts(facts: dict[int, dict[str, str]]) -> dict[str, dict[int, str]]:
-    """Where a rank's shape, type or kind of device is not that of most; cuda:0 and cuda:1 are alike."""
+    """Return where a rank's shape, type or kind of device is not that of most; cuda:0 and cuda:1 are alike."""
     return {
         k: odd_ones({r: f[k].split(":")[0] if k == "device" else f[k] for r, f in facts.items()})
         for k in ("shape", "type", "device")
@@ -151,22 +140,3 @@ def _html(piece: Piece) -> str:
 
 def _bold(text: str, hint: str) -> str:
     return f'<b title="{escape(hint)}" style="{ODD}">{text}</b>'
-
-
-def _value(d: dict[str, Any]) -> Any:
-    """A description's value as plain Python data."""
-    if "entries" in d:
-        if d["kind"] == "dict" or any(e["key"] is not None for e in d["entries"]):
-            return {e["key"]: _value(e) for e in d["entries"]}
-        return [_value(e) for e in d["entries"]]
-    if d["kind"] in ("tensor", "array", "number"):
-        return _numbers(d.get("values"), d.get("dtype", ""))
-    return d.get("values", d.get("repr"))
-
-
-def _numbers(values: Any, dtype: str) -> Any:
-    if isinstance(values, list):
-        return [_numbers(v, dtype) for v in values]
-    if isinstance(values, str) and "complex" in dtype:
-        return complex(values)
-    return float(values) if values in ("nan", "inf", "-inf") else values

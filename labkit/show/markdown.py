@@ -6,7 +6,7 @@ _read = mistune.create_markdown()
 
 
 def html(text: str) -> str:
-    r"""The text as HTML.
+    r"""Return the text as HTML.
 
     >>> html("Use `2**k`, **x** < 3.")
     '<p>Use <code>2**k</code>, <strong>x</strong> &lt; 3.</p>\n'

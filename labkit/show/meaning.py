@@ -1,4 +1,4 @@
-"""What a function should do to an input, as tiles: each result with its value and where it comes from."""
+"""Draw what a function should do to an input, as tiles: each result with its value and where it comes from."""
 
 from __future__ import annotations
 
@@ -17,56 +17,70 @@ from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
 
 MOST = 9  # tiles in a row
+NOTHING = Tile("[]", kind="empty")
 
 Values = dict[tuple[int, int], Any]  # (rank, index) → what rank brought
 Rows = list[list[list[Tile]]]  # a rank, a group, a tile
 Means = Callable[..., Sequence[Any]]
+Look = Callable[[int, Any, str], Tile]  # the tile of an element: of its index, itself, its words
 
 
 def before(case: Case) -> Rows:
-    """What every rank brings, in its colour."""
-    return [_row(x, [Origin(r, i) for i in range(judge.size(x))]) for r, x in enumerate(case.xs)]
+    """Return what every rank brings, in its colour."""
+
+    def own(r: int) -> Look:
+        return lambda i, _, text: from_part(Part("copy", Origin(r, i)), text)
+
+    return [row(x, own(r)) for r, x in enumerate(case.xs)]
 
 
 def after(means: Means, case: Case, wants: Sequence[Any], beside: Sequence[Any] | None = None) -> Rows:
-    """What every rank should end with; coloured by origin where tokens can be fed through the meaning.
+    """Return what every rank should end with; coloured by origin where tokens can be fed through the meaning.
 
     `beside` is what ranks ended with: what differs from it has digits enough to show that.
     """
     origins = tracing.origins(means, case, wants)
     values = {(r, i): v for r, x in enumerate(case.xs) for i, v in enumerate(leaves(x))}
-    return [
-        _row(want, None if origins is None else origins[r], values, None if beside is None else beside[r])
-        if want is not None
-        else [[Tile("any", kind="empty")]]
-        for r, want in enumerate(wants)
-    ]
+    rows = []
+    for r, want in enumerate(wants):
+        its = (origins[r] if origins is not None else None) or []
+
+        def look(i: int, value: Any, text: str, its: Sequence[Origin] = its) -> Tile:
+            return from_part(Part(_kind(value, its[i], values), its[i]), text) if its else Tile(text, kind="plain")
+
+        theirs = None if beside is None else beside[r]
+        rows.append(row(want, look, beside=theirs) if want is not None else [[Tile("any", kind="empty")]])
+    return rows
 
 
 def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tuple[int, int]]]]:
-    """Which of the inputs' numbers each drawn tile of a result depends on, a row a rank; none where nobody knows."""
+    """Return the inputs' numbers that each drawn tile of a result depends on, a row a rank; none where unknown."""
     origins = tracing.origins(means, case, wants) or []
     return [[set(o.counts) for o in (row or [])[:MOST]] for row in origins]
 
 
-def _row(
-    value: Any, origins: Sequence[Origin] | None, values: Values | None = None, beside: Any = None
+def row(
+    value: Any, look: Look, start: int = 0, nothing: Tile = NOTHING, beside: Any = None, wrong: bool = False
 ) -> list[list[Tile]]:
-    """The tiles of one rank; the entries of a list stand apart."""
+    """Return the tiles of one rank from an element on; entries of a list stand apart, where all of them are drawn.
+
+    What differs from its like in `beside` has digits enough to show that; `nothing` stands for an empty value, `wrong`
+    outlines one that is none.
+    """
     if value is None or isinstance(value, judge.Sentinel):
-        return [[Tile(words(value), kind="empty")]]
+        return [[Tile(words(value), kind="empty", wrong=wrong)]]
     flat = leaves(value)
     if not flat:
-        return [[Tile("[]", kind="empty")]]
+        return [[nothing]]
     theirs = others(flat, leaves(beside))
-    tiles = [_tile(v, origins[i] if origins else None, values, theirs[i]) for i, v in enumerate(flat[:MOST])]
-    if len(flat) > MOST:
-        return [[*tiles, Tile(f"+{len(flat) - MOST}", kind="empty")]]
-    return grouped(tiles, parts(value))
+    tiles = [look(i, flat[i], words(flat[i], theirs[i])) for i in range(start, min(start + MOST, len(flat)))]
+    if len(flat) > start + MOST:
+        return [[*tiles, Tile(f"+{len(flat) - start - MOST}", kind="empty")]]
+    return [tiles] if start else grouped(tiles, parts(value))
 
 
 def parts(value: Any) -> list[int]:
-    """How many elements stand together: those of a list's entry, of a matrix's row.
+    """Return how many elements stand together: those of a list's entry, of a matrix's row.
 
     >>> parts([np.ones(2), np.ones((2, 3))]), parts([1, 2])
     ([2, 3, 3], [2])
@@ -79,7 +93,7 @@ def parts(value: Any) -> list[int]:
 
 
 def shapes(xs: Sequence[Any]) -> list[str]:
-    """A note on the inputs' shapes, where some have more than one dimension: a row of tiles does not show them."""
+    """Return a note on the inputs' shapes, where some have several dimensions: a row of tiles does not show them."""
     each = [arrays(x) for x in xs]
     if all(a.ndim < 2 for mine in each for a in mine):
         return []
@@ -87,17 +101,11 @@ def shapes(xs: Sequence[Any]) -> list[str]:
     return [f"Shapes of the input: {'; '.join(f'{shape} on {ranks(rs)}' for shape, rs in texts.items())}."]
 
 
-def _tile(value: Any, origin: Origin | None, values: Values | None, beside: Any) -> Tile:
-    if origin is None:
-        return Tile(words(value, beside), kind="plain")
-    return from_part(Part(_kind(value, origin, values), origin), words(value, beside))
-
-
-def _kind(value: Any, origin: Origin, values: Values | None) -> str:
-    """How the sources were put together, told by the numbers."""
+def _kind(value: Any, origin: Origin, values: Values) -> str:
+    """Tell by the numbers how the sources were put together."""
     if len(origin.counts) == 1 and set(origin.counts.values()) == {1}:
         return "copy"
-    if values is None or not isinstance(value, (int, float)):
+    if not isinstance(value, (int, float)):
         return "sum"
     terms = [values[s] for s, times in origin.counts.items() for _ in range(times)]
     for kind, combine in (("sum", sum), ("mean", np.mean), ("product", np.prod), ("max", max), ("min", min)):
@@ -107,13 +115,13 @@ def _kind(value: Any, origin: Origin, values: Values | None) -> str:
 
 
 def others(value: Any, beside: Any) -> Sequence[Any]:
-    """For each entry of a value the one in its place of another, None where they are not equally long."""
-    alike = hasattr(beside, "__len__") and not isinstance(beside, (str, dict)) and getattr(beside, "shape", None) != ()
-    return list(beside) if alike and len(beside) == len(value) else [None] * len(value)
+    """Return for each entry of a value the one in its place of another, None where they are not equally long."""
+    row = hasattr(beside, "__len__") and not isinstance(beside, (str, dict)) and getattr(beside, "shape", None) != ()
+    return list(beside) if row and len(beside) == len(value) else [None] * len(value)
 
 
 def words(value: Any, beside: Any = None) -> str:
-    """A value in as few characters as a tile has room for; in more where it looks like another one, and differs.
+    """Write a value in as few characters as a tile has room for; in more where it looks like another, and differs.
 
     >>> words(100000000.0), words(2.0), words("ring"), words(judge.ANY), words(2.95e10, 3e10)
     ('1e+08', '2', 'ring', 'any', '2.95e+10')

@@ -43,7 +43,7 @@ class Beside(Player):
 
     @property
     def summary(self) -> str:
-        """What became of the learner's run, how its messages differ, and what to do now; in Markdown."""
+        """The learner's run in Markdown: what became of it, how its messages differ, and what to do now."""
         if self.same:
             differ = "It sends the same messages as the workbook's, step by step."
         else:
@@ -54,9 +54,8 @@ class Beside(Player):
         return "\n\n".join(filter(None, [self._became, differ, self._next]))
 
     def frame(self, step: int) -> str:
-        """Both pictures of the step, one above the other."""
-        pictures = [svg.img(film.svg(at := min(step, film.count)), film.told(at)) for film in self.films]
-        return self._stacked(pictures)
+        """Return both pictures of the step, one above the other."""
+        return self._stacked([svg.img(film.svg(at := min(step, film.count)), film.told(at)) for film in self.films])
 
     def _stacked(self, pictures: Sequence[str]) -> str:
         titled = zip(self._titles, pictures, strict=True)

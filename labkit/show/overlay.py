@@ -11,8 +11,7 @@ import numpy as np
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, ranks
 from labkit.plot import overlay as picture
-from labkit.plot import svg
-from labkit.show.curves import Curves, Over
+from labkit.show.curves import Curves
 
 FINE = 400  # points of a mean at most: more than that a picture does not show
 
@@ -24,32 +23,25 @@ class Overlay(Curves):
     ranks have begun; a rank that has no more values counts with its last one.
     """
 
-    def __init__(
-        self, pulled: Mapping[str, Mapping[int, Any]], every: int = 1, over: Over | None = None, unit: str = "",
-        xlabel: str = "", ylabel: str = "",
-    ) -> None:  # fmt: skip
+    def __init__(self, pulled: Mapping[str, Mapping[int, Any]], *how: Any, **more: Any) -> None:
         if len(pulled) > picture.MOST:
             raise LabError(
                 f"{len(pulled)} lines cannot be told apart in one panel. Give {picture.MOST} expressions at most, "
                 "or leave overlay=True out."
             )
-        super().__init__(pulled, every, over, unit, xlabel, ylabel)
+        super().__init__(pulled, *how, **more)
         self.lines = {name: self._line(name) for name in self.values}
 
     def __repr__(self) -> str:
         width = max(map(len, self.values))
         return "\n".join([f"over {self._axis}", *(f"{n:<{width}} │ {self._told(n)}" for n in self.values)])
 
-    @property
-    def svg(self) -> bytes:
-        """The picture."""
-        lines = list(self.lines.values())
+    def _drawn(self) -> Any:
         along = self._axis if self.over or self.xlabel else "step"
-        return svg.svg(picture.draw(picture.axes(lines, self.ylabel), lines, along, self.ylabel))
+        return picture.draw(list(self.lines.values()), along, self.ylabel)
 
     @property
     def alt(self) -> str:
-        """The picture in words."""
         told = [f"{name}: {self._told(name)}" for name in self.values]
         return f"{self.up} over {self._axis}, a line an expression. {'. '.join(told)}."
 
@@ -60,10 +52,9 @@ class Overlay(Curves):
     def _line(self, name: str) -> picture.Line:
         lines, places = self.values[name], self.places[name]
         first = next(iter(lines))
-        if len(lines) == 1:
-            return picture.Line(name, places[first], lines[first], None, ranks(lines) + self._lost(name))
         if set(self.alike(name).values()) == {first}:
-            return picture.Line(name, places[first], lines[first], None, f"{ranks(lines)} alike{self._lost(name)}")
+            note = f"{ranks(lines)}{' alike' * (len(lines) > 1)}{self._lost(name)}"
+            return picture.Line(name, places[first], lines[first], None, note)
         begin, end = max(xs[0] for xs in places.values()), max(xs[-1] for xs in places.values())
         grid = np.unique(np.clip(np.concatenate([*places.values()]), begin, end))
         if len(grid) > FINE:

@@ -1,9 +1,10 @@
-"""A prediction as it is asked, which gives nothing away, and as it is answered: folded for whoever chose nothing."""
+"""A prediction as it is asked, which gives nothing away, and as it is answered: folded where nothing was chosen."""
 
 from __future__ import annotations
 
 import re
 from html import escape
+from typing import Any
 
 from labkit.grading.prediction import Prediction
 from labkit.show import markdown
@@ -12,7 +13,7 @@ _MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")
 
 
 def nothing(number: bool = False) -> str:
-    """What is said where no answer, or no number, was locked in."""
+    """Say what to do where no answer, or no number, was locked in."""
     what = "Type a number" if number else "Choose an answer"
     return f"You have not locked in a prediction. {what} above, lock it in, and run this cell again."
 
@@ -46,7 +47,7 @@ class Question:
 
 
 class Answer:
-    """What the learner chose, held against the answer: right, or the reply to that choice; then why.
+    """The learner's choice, held against the answer: right, or the reply to that choice; then why.
 
     Args:
         prediction: the question.
@@ -58,14 +59,12 @@ class Answer:
     def __init__(
         self, prediction: Prediction, choice: str | float | None, first: str | float | None = None, late: bool = False
     ) -> None:
-        self.prediction = prediction
-        self._late = late
-        self.choice = choice
-        self._first = first
+        self.prediction, self.choice = prediction, choice
+        self._first, self._late = first, late
 
     @property
     def said(self) -> str:
-        """What became of the choice, in a line; backticks mark code."""
+        """The choice and whether it is right, in a line; backticks mark code."""
         if self.choice is None:
             return nothing(number=not self.prediction.options)
         chose = f"You predicted {self._words(self.choice)}"
@@ -79,14 +78,11 @@ class Answer:
 
     @property
     def _told(self) -> list[tuple[str, str]]:
-        """What follows: a line in bold, and Markdown under it; where nothing was chosen, a reply to every option."""
+        """The paragraphs that follow: a line in bold, and Markdown under it; without a choice, replies to all."""
         p, why = self.prediction, self.prediction.why
         if self.choice is not None:
-            before = (
-                ""
-                if self._first in (None, self.choice)
-                else f"The first time you predicted {self._words(self._first)}."
-            )
+            first = self._first
+            before = "" if first in (None, self.choice) else f"The first time you predicted {self._words(first)}."
             return [(before, p.reply(self.choice)), ("", why), ("", p.elsewhere)]
         wrong = [(f"{self._words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
         wrong += [(f"{self._words(trap.value)}?", trap.reply) for trap in p.traps]
@@ -98,7 +94,7 @@ class Answer:
         words = self.prediction.words(self.prediction.answer)
         return words[0] if self.prediction.options else words
 
-    def _words(self, choice: str | float) -> str:
+    def _words(self, choice: Any) -> str:
         return self.prediction.words(choice).removesuffix(".")
 
     def __repr__(self) -> str:
@@ -116,12 +112,12 @@ def _bold(line: str) -> str:
 
 
 def asked(prediction: Prediction) -> str:
-    """The question as HTML."""
+    """Return the question as HTML."""
     return markdown.html(f"**Predict:** {prediction.question}")
 
 
 def plain(text: str) -> str:
-    """Text where nothing can be marked.
+    """Return text for where nothing can be marked.
 
     >>> plain("`x` on **all** ranks, 2 * N * S bytes")
     'x on all ranks, 2 * N * S bytes'
@@ -130,7 +126,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """Text as HTML, with what stands in backticks as code and between two stars in bold; all else as it is.
+    """Return text as HTML, with what stands in backticks as code and between two stars in bold; all else as it is.
 
     >>> code("`2**k` on **all** ranks, 2 * N * S < 3 bytes")
     '<code>2**k</code> on <b>all</b> ranks, 2 * N * S &lt; 3 bytes'

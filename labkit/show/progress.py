@@ -1,4 +1,4 @@
-"""What `lab.progress` shows: every exercise, how it stands, and which one comes next; how the predictions went."""
+"""The value of `lab.progress`: every exercise, its state, and which one comes next; how the predictions went."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class ProgressTable:
 
     @property
     def caption(self) -> str:
-        """How far the learner is: "2 of 31 exercises solved. Next: ring_shift, in lesson 02."."""
+        """The learner's progress in short: "2 of 31 exercises solved. Next: ring_shift, in lesson 02."."""
         said = f"{self.solved} of {len(self.exercises)} exercises solved."
         return f"{said} Next: {self.next.name}, in lesson {self.next.lesson}." if self.next else said
 
     @property
     def predicted(self) -> list[str]:
-        """Once anything was predicted a line for all, and one a lesson: "02  3 right of 5 answered, 7 in all"."""
+        """A line for all, once anything was predicted, and one a lesson: "02  3 right of 5 answered, 7 in all"."""
         each = self.predictions
         every = [right for rights in each.values() for right in rights]
         answered = {lesson: rights for lesson, rights in each.items() if any(r is not None for r in rights)}
@@ -57,9 +57,9 @@ class ProgressTable:
 
     @property
     def planned(self) -> list[str]:
-        """Once any job was planned, a line: "Plans: 66B in 1.08 times the best plan's time"."""
-        each = listed([f"{job} in {ratio:.2f}" for job, ratio in self.plans.items()]) if self.plans else ""
-        return [f"Plans: {each} times the best plan's time"] if each else []
+        """A line, once any job was planned: "Plans: 66B in 1.08 times the best plan's time"."""
+        each = [f"{job} in {ratio:.2f}" for job, ratio in self.plans.items()]
+        return [f"Plans: {listed(each)} times the best plan's time"] if each else []
 
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)

@@ -1,8 +1,8 @@
-"""What a right solution cost, beside the least possible and the learner's best: a small table under the verdict."""
+"""The costs of a right solution, beside the least possible and the learner's best: a small table under the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
@@ -37,7 +37,7 @@ class Costs:
 
     @property
     def _remarks(self) -> list[str]:
-        """How the figures are counted, and how far the solution is from the least."""
+        """Sentences on how the figures are counted, and how far the solution is from the least."""
         said = []
         if self._score.textbook:
             said.append("For a collective, the bytes are the textbook's figure, and the call counts as one step.")
@@ -68,25 +68,18 @@ class Costs:
             "rounds": "steps, one after another",
             "memory": "bytes of memory at the peak, beside the arguments",
         }
-        columns: Sequence[tuple[str, Mapping[str, Any]]] = (
-            ("this solution", self._mine),
-            ("least possible", self._least),
-            ("your best", self._best),
-        )
-        shown = [(title, figures) for title, figures in columns if figures]
-        rows = [
-            row(
-                names[cost],
-                [cell(_number(figures[cost]) if cost in figures else "–", "cost") for _, figures in shown],
-            )
-            for cost in self._mine
-        ]
+        columns = {"this solution": self._mine, "least possible": self._least, "your best": self._best}
+        shown = {title: figures for title, figures in columns.items() if figures}
+        rows = []
+        for cost in self._mine:
+            figures = [_number(column[cost]) if cost in column else "–" for column in shown.values()]
+            rows.append(row(names[cost], [cell(figure, "cost") for figure in figures]))
         remarks = f"<div>{escape(' '.join(self._remarks))}</div>" if self._remarks else ""
-        return table("score", escape(f"{self._where}:"), ["", *(title for title, _ in shown)], rows) + remarks
+        return table("score", escape(f"{self._where}:"), ["", *shown], rows) + remarks
 
 
 def in_short(best: Mapping[str, Any]) -> str:
-    """Figures in a few words.
+    """Say the figures in a few words.
 
     >>> in_short({"n": 4, "size": 64, "sent": 96.0, "rounds": 6, "memory": 80})
     '96 bytes sent, 6 steps, 80 bytes of memory'

@@ -46,14 +46,15 @@ class SealedFlow(Box):
                 f"The cell has run and left {count(tiles, 'number')}, more than the {MOST} that you can predict. "
                 "Use a smaller tensor."
             )
-        before, after = flow.blank.columns
+        blank = flow.blank
+        before, after = blank.columns
         self._fields = [[_field(place) for place in row] for row in self._places]
         for fields, groups in zip(self._fields, after, strict=True):
             for start in list(accumulate(map(len, groups)))[:-1]:
                 fields[start].layout.margin = "2px 0 2px 12px"  # where another entry of a list begins
         self._button = ipywidgets.Button(description="Compare with the ranks", layout={"width": "max-content"})
         self._said = ipywidgets.HTML()
-        self._button.on_click(lambda _: self._pressed())
+        self._button.on_click(lambda _: self.attempt(self._compare, self._said))
         wide = f"{100 + max(sum(16 + max(30, 9 * len(tile.text)) for tile in flat(row)) for row in before)}px"
         rows = [
             ipywidgets.HBox(
@@ -62,7 +63,7 @@ class SealedFlow(Box):
             )
             for r, fields in enumerate(self._fields)
         ]
-        x, y = map(escape, flow.blank.titles)
+        x, y = map(escape, blank.titles)
         asked = f"<b>{x}</b> → <b>{y}</b>: what does each rank hold? {HOW}{ENTER_GOES_ON}"
         super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._said])])
 
@@ -72,11 +73,8 @@ class SealedFlow(Box):
         self.children = [ipywidgets.HTML(compared._repr_html_())]
         return compared
 
-    def _pressed(self) -> None:
-        try:
-            self.fill([[field.value for field in fields] for fields in self._fields])
-        except LabError as error:
-            self._said.value = f"<span role='alert'>{escape(str(error))}</span>"
+    def _compare(self) -> None:
+        self.fill([[field.value for field in fields] for fields in self._fields])
 
     # -- how it shows itself --------------------------------------------------------------------------------------
 
@@ -87,16 +85,14 @@ class SealedFlow(Box):
         lines = [f"rank {r} │ {in_words(x)} → {in_words(y)}" for r, (x, y) in enumerate(rows)]
         return "\n".join([f"{before} → {after}: what does each rank hold?", *lines])
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+    def _repr_html_(self) -> str:
         folded = f"<details><summary>What the ranks hold</summary>{self.flow._repr_html_()}</details>"
-        static = svg.img(self.svg, self.alt) + folded
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": static}
+        return svg.img(self.svg, self.alt) + folded
 
     @property
     def svg(self) -> bytes:
         """The picture with blanks."""
-        blank = self.flow.blank
-        return svg.svg(picture.draw(picture.axes(blank), blank))
+        return svg.svg(picture.draw(self.flow.blank))
 
     @property
     def alt(self) -> str:
@@ -115,7 +111,7 @@ class Compared:
         self.fill = fill
 
     def __repr__(self) -> str:
-        rows = ["  ".join(_marked(*tile) for tile in row) for row in self.held.rows]
+        rows = ["  ".join(_judged(*tile)[0] for tile in row) for row in self.held.rows]
         lines = [f"rank {r} │ {row}" for r, row in enumerate(rows)]
         return "\n".join([*self.held.sentences, *lines, "", repr(self.flow)])
 
@@ -124,7 +120,7 @@ class Compared:
         rows = [
             row(
                 _rank(r),
-                [cell(_boxes(blank.columns[0][r]), "tiles"), cell("".join(_judged(*t) for t in tiles), "tiles")],
+                [cell(_boxes(blank.columns[0][r]), "tiles"), cell("".join(_judged(*t)[1] for t in tiles), "tiles")],
             )
             for r, tiles in enumerate(self.held.rows)
         ]
@@ -134,7 +130,7 @@ class Compared:
 
 
 def _field(place: Place) -> Any:
-    """An entry field; its name is there for screen readers, and takes no room."""
+    """Return an entry field; its name is there for screen readers, and takes no room."""
     layout = {"width": f"{FIELD}px", "margin": "2px 0"}
     return ipywidgets.Text(
         description=place.name, style={"description_width": "0px"}, layout=layout, continuous_update=False
@@ -151,7 +147,7 @@ def _boxes(groups: Sequence[Sequence[Tile]]) -> str:
 
 
 def _box(tile: Tile) -> str:
-    """A tile as the pictures have it, in HTML: fields can stand beside it."""
+    """Return a tile as the pictures have it, in HTML: fields can stand beside it."""
     text = f"<b>{escape(tile.text)}</b><br><span style='{SMALL}'>{escape(tile.label)}</span>"
     if not tile.shares:
         return f"<span style='{BOX}; border: 1px dashed'>{escape(tile.text)}</span>"
@@ -159,21 +155,11 @@ def _box(tile: Tile) -> str:
     return f"<span style='{BOX}; border: 1px solid; background: {color(r)}; color: {on(r)}'>{text}</span>"
 
 
-def _judged(place: Place, typed: str, said: Any) -> str:
-    """A tile that was filled in: right or not, and what the rank holds."""
+def _judged(place: Place, typed: str, said: Any) -> tuple[str, str]:
+    """Return what was typed, with a border and a sign for right or wrong, and what the rank holds, as text and HTML."""
+    truth = place.text if place.defined else "undefined"
     if said is Nothing.EMPTY:
-        return f"<span style='{BOX}; border: 1px dashed'>{escape(_truth(place))}</span>"
-    right = place.holds(said)
-    look = f"{BOX}; border: 2px {'solid #009E73' if right else 'dashed #D55E00'}"
-    mark = "✓" if right else f"✗ {_truth(place)}"
-    return f"<span style='{look}'><b>{escape(typed)}</b><br>{escape(mark)}</span>"
-
-
-def _marked(place: Place, typed: str, said: Any) -> str:
-    if said is Nothing.EMPTY:
-        return _truth(place)
-    return f"{typed} ✓" if place.holds(said) else f"{typed} ✗ {_truth(place)}"
-
-
-def _truth(place: Place) -> str:
-    return place.text if place.defined else "undefined"
+        return truth, f"<span style='{BOX}; border: 1px dashed'>{escape(truth)}</span>"
+    look, mark = ("solid #009E73", "✓") if place.holds(said) else ("dashed #D55E00", f"✗ {truth}")
+    html = f"<span style='{BOX}; border: 2px {look}'><b>{escape(typed)}</b><br>{escape(mark)}</span>"
+    return f"{typed} {mark}", html

@@ -10,7 +10,7 @@ import ipywidgets
 from labkit.floor.errors import LabError
 from labkit.plot import svg
 from labkit.show.box import Box
-from labkit.show.film import Film
+from labkit.show.film import Film, title
 from labkit.theory.record import read
 
 # As `labkit.show.keys.DEAF` does, it keeps keys from the notebook; and arrows step.
@@ -27,7 +27,7 @@ KEYS = """<style onload="
 
 
 class Player(Box):
-    """Plays `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
+    """A player of `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -61,23 +61,13 @@ class Player(Box):
         """Show a step, as the slider does."""
         self._slider.value = min(max(step, 0), self.count)
 
-    def title(self, step: int) -> str:
-        """ "step 1 of 6", and after the last one "after step 6"."""
-        return f"step {step + 1} of {self.count}" if step < self.count else f"after step {self.count}"
-
     def frame(self, step: int) -> str:
-        """A step as HTML."""
+        """Return a step as HTML."""
         raise NotImplementedError
 
     def _show(self) -> None:
         self._picture.value = self.frame(self.step)
-        self._said.value = self.title(self.step)
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": self._repr_html_()}
-
-    def _repr_html_(self) -> str:
-        raise NotImplementedError
+        self._said.value = title(self.step, self.count)
 
 
 class Steps(Player):
@@ -98,7 +88,7 @@ class Steps(Player):
         super().__init__(self.film.count)
 
     def frame(self, step: int) -> str:
-        """The step's picture, with its messages as its words."""
+        """Return the step's picture, with its messages as its words."""
         return svg.img(self.film.svg(step), self.film.told(step))
 
     def __repr__(self) -> str:

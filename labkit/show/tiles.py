@@ -1,8 +1,8 @@
-"""From what a probe found to tiles: what each one says, which stand together, which become one block."""
+"""Make tiles of what a probe found: what each one says, which stand together, which become one block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -19,7 +19,7 @@ SIGNS = {"sum": "Σ", "mean": "avg", "product": "Π", "mix": "ƒ"}  # max, min, 
 
 
 def from_part(part: Part, text: str, width: float = 1.0) -> Tile:
-    """A tile for what a part is made of."""
+    """Return a tile for what a part is made of."""
     counts = part.origin.counts
     shares = {r: max(t for (s, _), t in counts.items() if s == r) for r in part.origin.ranks}
     most = max(shares.values(), default=1)
@@ -27,7 +27,7 @@ def from_part(part: Part, text: str, width: float = 1.0) -> Tile:
 
 
 def label(part: Part) -> str:
-    """Where a value came from, in short: "2·1", "Σ 0–3·1".
+    """Say where a value came from, in short: "2·1", "Σ 0–3·1".
 
     >>> from labkit.theory.origin import Origin
     >>> label(Part("sum", Origin(0, 1) + Origin(1, 1)))
@@ -38,13 +38,13 @@ def label(part: Part) -> str:
 
 
 def _whose(part: Part) -> str:
-    """From which ranks a value came: "2", "Σ 0–3"."""
+    """Say from which ranks a value came: "2", "Σ 0–3"."""
     who = spans(part.origin.ranks)
     return who if part.kind == "copy" or not who else f"{SIGNS.get(part.kind, part.kind)} {who}"
 
 
 def short(value: Any) -> str:
-    """A value in as few characters as a tile has room for.
+    """Write a value in as few characters as a tile has room for.
 
     >>> short(2.0), short(0.123456), short(True)
     ('2', '0.123', 'True')
@@ -55,7 +55,7 @@ def short(value: Any) -> str:
 
 
 def grouped(tiles: list[Tile], sizes: Sequence[int]) -> list[list[Tile]]:
-    """Tiles in groups of these sizes, as the entries of a list stand together."""
+    """Put tiles in groups of these sizes, as the entries of a list stand together."""
     groups, at = [], 0
     for size in sizes:
         groups.append(tiles[at : at + size])
@@ -64,41 +64,32 @@ def grouped(tiles: list[Tile], sizes: Sequence[int]) -> list[list[Tile]]:
 
 
 def coarse(groups: list[list[Tile]], parts: Sequence[tuple[int, int, Part]]) -> list[list[Tile]]:
-    """Neighbours of one origin as one block; where these are still too many, neighbours from the same ranks."""
-    pairs = list(zip(flat(groups), parts, strict=False))
+    """Join neighbours of one origin to a block; where these are still too many, neighbours from the same ranks."""
+    pairs = [(tile, part) for tile, (_, _, part) in zip(flat(groups), parts, strict=False)]
     if len(pairs) < len(parts):
         return groups
-    row = [_block(run) for run in _runs(pairs, lambda p: (p[0].label, p[0].wrong))]
+    row = [_block(list(run)) for _, run in groupby(pairs, lambda p: (p[0].label, p[0].wrong))]
     if len(row) > WIDE:
-        row = [_block(run) for run in _runs(pairs, lambda p: (p[0].shares, p[1][2].kind, p[0].wrong))]
+        row = [_block(list(run)) for _, run in groupby(pairs, lambda p: (p[0].shares, p[1].kind, p[0].wrong))]
     return [row]
 
 
-Pair = tuple[Tile, tuple[int, int, Part]]
-
-
-def _runs(pairs: list[Pair], like: Callable[[Pair], Any]) -> list[list[Pair]]:
-    return [list(run) for _, run in groupby(pairs, like)]
-
-
-def _block(run: list[Pair]) -> Tile:
-    """Tiles side by side as one: its first and last value, and where all of it came from."""
+def _block(run: list[tuple[Tile, Part]]) -> Tile:
+    """Join tiles side by side to one: its first and last value, and where all of it came from."""
     first, last = run[0][0], run[-1][0]
     if len(run) == 1:
         return first
     values = f"{first.text.split('…')[0]}…{last.text.split('…')[-1]}"
-    places = sorted({i for _, (_, _, p) in run for _, i in p.origin.counts})
+    places = sorted({i for _, part in run for _, i in part.origin.counts})
     span = "·" + (f"{places[0]}–{places[-1]}" if len(places) > 1 else str(places[0])) if places else ""
     text = first.text if first.text == last.text else values
-    return replace(first, text=text, label=_whose(run[0][1][2]) + span, width=BLOCK)
+    return replace(first, text=text, label=_whose(run[0][1]) + span, width=BLOCK)
 
 
 def wanted_tiles(wanted: Sequence[Span] | None, after: list[list[Tile]]) -> list[list[Tile]]:
-    """What should have come; the values are not known, only the origins."""
+    """Return tiles of what should have come; the values are not known, only the origins."""
     if wanted is None:
         return [[Tile("", kind="empty")]]
-    tiles = [
-        from_part(Part("copy" if len(o.counts) == 1 else "sum", o), "", 1.0) for _, _, o in wanted if o is not None
-    ]
+    tiles = [from_part(Part("copy" if len(o.counts) == 1 else "sum", o), "") for _, _, o in wanted if o is not None]
     sizes = [len(g) for g in after]
     return grouped(tiles, sizes) if sum(sizes) == len(tiles) else [tiles]

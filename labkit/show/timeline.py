@@ -8,16 +8,18 @@ from typing import Any
 
 from labkit.floor.words import count, ranks, seconds
 from labkit.outcome.text import merge
-from labkit.plot import lanes, svg, timeline
+from labkit.plot import lanes, timeline
 from labkit.show import gantt
+from labkit.show.picture import Picture
+from labkit.theory.log import Op, Span
 from labkit.theory.overlap import Overlap, overlaps
-from labkit.theory.record import Meeting, Op, Record, Span, Wait, read
+from labkit.theory.record import Meeting, Record, Wait, read
 
 TOLD = 8  # waits in words; the picture shows the others
 NOTABLE = 0.02  # of the whole time; shorter waits are not told
 
 
-class Timeline:
+class Timeline(Picture):
     """The recorded operations of a cell, a line for each rank; it displays itself as a space–time diagram.
 
     Where the cell has spans (`with span("backward"): …`), each rank has two lanes: what it computed, and below that its
@@ -32,11 +34,11 @@ class Timeline:
 
     @cached_property
     def overlap(self) -> tuple[Overlap, ...]:
-        """How long each rank computed, communicated, and did both at once: `overlap[r].hidden` seconds.
+        """The seconds that each rank computed, communicated, and did both at once: `overlap[r].hidden`.
 
         >>> [o.hidden / o.communicating for o in lab.last.timeline().overlap]
 
-        What rank r computes is what its spans say. See `labkit.theory.overlap.Overlap` for what counts as what.
+        A rank computes while it is in its spans. See `labkit.theory.overlap.Overlap` for what counts as what.
         """
         return overlaps(self.record)
 
@@ -53,7 +55,7 @@ class Timeline:
 
     @cached_property
     def facts(self) -> str:
-        """What each rank did, in its order: the same in every run."""
+        """The operations of each rank, in its order: the same in every run."""
         each = {
             r: "\n".join([*computed(self.record.spans[r]), *(described(op, self.record.n) for op in mine)]) or "nothing"
             for r, mine in enumerate(self.record.ops)
@@ -62,7 +64,7 @@ class Timeline:
 
     @cached_property
     def times(self) -> str:
-        """How long it took, and who waited for whom, the longest first."""
+        """The time that it took, and which rank waited for which, the longest wait first."""
         ends = [t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None]
         lines = [f"{seconds(max(ends, default=0.0))} from the first operation's start to the last one's end"]
         if self._spans:
@@ -80,7 +82,7 @@ class Timeline:
         return any(self.record.spans)
 
     def _notable(self) -> list[list[Wait]]:
-        """Waits worth telling, those in one collective for one rank together."""
+        """Choose the waits worth telling, those in one collective for one rank together."""
         ends = max((t for mine in self.record.ops for o in mine for t in (o.left, o.ended) if t is not None), default=0)
         groups: dict[Any, list[Wait]] = {}
         for i, w in enumerate(self.record.waits):
@@ -90,7 +92,7 @@ class Timeline:
         return list(groups.values())[:TOLD]
 
     def _oddities(self) -> list[str]:
-        """What did not find its other half."""
+        """Tell which messages lack a sender or a receiver, and which collectives lack a rank or were mixed."""
         lines = []
         for m in self.record.messages:
             if m.send and not m.recv:
@@ -112,23 +114,15 @@ class Timeline:
         parts = [f"Space–time diagram of {self.record.n} ranks.", *self.facts.splitlines(), *self.times.splitlines()]
         return ". ".join(p.rstrip(".") for p in parts) + "."
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
-        if self._spans:
-            plan = lanes.plan(self.record)
-            return svg.svg(lanes.draw(lanes.axes(plan), plan))
-        return svg.svg(timeline.draw(timeline.axes(self.record), self.record))
+    def _drawn(self) -> Any:
+        return lanes.draw(self.record) if self._spans else timeline.draw(self.record)
 
     def __repr__(self) -> str:
         return f"{self.facts}\n\ntimes of this run:\n{self.times}" + "".join(f"\nnote: {n}" for n in self.record.notes)
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
 
 def computed(spans: Sequence[Span]) -> list[str]:
-    """A rank's spans in a line for each pass, in the order in which they began."""
+    """Return a rank's spans in a line for each pass, in the order in which they began."""
     lines = []
     for of, what in (("", "spans"), ("forward", "forward spans"), ("backward", "backward spans")):
         names = [f"{s.name} (ended with {s.error})" if s.error else s.name for s in spans if s.of == of]
@@ -138,7 +132,7 @@ def computed(spans: Sequence[Span]) -> list[str]:
 
 
 def told(rank: int, found: Overlap, spans: bool) -> str:
-    """How much of one rank's communication was hidden, in a sentence."""
+    """Say how much of one rank's communication was hidden, in a sentence."""
     said = f"rank {rank} computed for {seconds(found.computing)}" if spans else f"rank {rank} had no spans"
     if found.communicating:
         part = f"{seconds(found.hidden)} of it ({100 * found.share:.0f} %)" if found.hidden else "none of it"
@@ -153,7 +147,7 @@ def told(rank: int, found: Overlap, spans: bool) -> str:
 
 
 def described(op: Op, n: int) -> str:
-    """An operation of one of n ranks in one line: "all_reduce(sum) 16 bytes, line 2"."""
+    """Describe an operation of one of n ranks in one line: "all_reduce(sum) 16 bytes, line 2"."""
     arrow = {"send": "→", "recv": "←"}.get(op.kind)
     what = f"{op.op}({op.reduce})" if op.reduce else op.op
     if arrow:
@@ -177,7 +171,7 @@ def _where(op: Op) -> str:
 
 
 def _waited(waits: list[Wait]) -> str:
-    """Waits of ranks in one operation for one rank."""
+    """Tell of waits of ranks in one operation for one rank."""
     who, place, other = ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
     return {
         "waited": f"{who} waited {_long(waits)} for {other} in {place}",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, seconds
-from labkit.plot import svg, times
+from labkit.plot import times
 from labkit.show.each_rank import EachRank
 
 
@@ -36,7 +37,6 @@ class Times(EachRank):
 
     @property
     def says(self) -> dict[str, dict[int, str]]:
-        """Each rank's times in words, by the name of the list."""
         return {name: {r: self._said(mine) for r, mine in enumerate(ranks)} for name, ranks in self.seconds.items()}
 
     def _said(self, mine: Sequence[float]) -> str:
@@ -48,8 +48,6 @@ class Times(EachRank):
         reach = f"{seconds(min(counted))} to {seconds(max(counted))}"
         return f"median {seconds(middle)}, from {reach}, {count(len(counted), 'repetition')}{before}"
 
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal times give equal bytes."""
+    def _drawn(self) -> Any:
         lists = [times.Dots(n, ranks, self.medians[n], self.warmup) for n, ranks in self.seconds.items()]
-        return svg.svg(times.draw(times.axes(lists, self.shared), lists, self.shared))
+        return times.draw(lists, self.shared)

@@ -20,17 +20,17 @@ from labkit.outcome.phrases import healed
 from labkit.plot import flow as picture
 from labkit.plot import svg
 from labkit.plot.flow import Drawing
-from labkit.plot.tiles import Tile
+from labkit.plot.tiles import Tile, flat
 from labkit.show import markdown, meaning, score
-from labkit.show.tiles import from_part, grouped
+from labkit.show.tiles import from_part
 from labkit.show.timeline import Timeline
 from labkit.show.waits import Waits
-from labkit.theory.origin import Origin
 from labkit.theory.provenance import Part
 from labkit.theory.values import leaves
 
 SHOWN = meaning.MOST  # elements of a row
 WIDE = 200  # characters of a text: a line of a log fits
+EMPTY = Tile("empty", kind="empty", width=1.3)
 
 HEADS = {
     "not attempted": "Not attempted yet",
@@ -65,24 +65,19 @@ class Verdict:
     ) -> None:
         self.name = exercise.name
         self._exercise = exercise
-        self.state = finding.state
-        self.right = finding.right
-        self.says = list(finding.says)
         self._finding = finding
-        self.score = finding.score
-        self._costs = self._counted(exercise, finding, best)
+        self.state, self.right, self.score = finding.state, finding.right, finding.score
+        self.says = list(finding.says)
+        self._costs: score.Costs | None = None
+        if finding.score is not None and finding.state != "forbidden":
+            least = finding.score.least(exercise)
+            self._costs = score.Costs(finding.score, least, best, finding.state != "not as asked")
         self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
 
     @property
     def ok(self) -> bool:
         """Whether the function is right, within its budget, and does it as the card asks."""
         return self.state == "right"
-
-    def _counted(self, exercise: Exercise, finding: Finding, best: Mapping[str, Any] | None) -> score.Costs | None:
-        """What it cost, where that is known, and where the exercise lets it be done like that."""
-        if finding.score is None or finding.state == "forbidden":
-            return None
-        return score.Costs(finding.score, finding.score.least(exercise), best, finding.state != "not as asked")
 
     @property
     def head(self) -> str:
@@ -119,7 +114,7 @@ class Verdict:
 
     @property
     def _rows(self) -> list[str]:
-        """What came and what should have come, in text."""
+        """What came and what should have come, in text, a line a rank."""
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []
@@ -133,7 +128,7 @@ class Verdict:
 
     @cached_property
     def _picture(self) -> tuple[bytes, str] | None:
-        """SVG and the same in words."""
+        """The picture as SVG, and the same in words."""
         f = self._finding
         if f.state == "deadlock" and f.records and all(f.records):
             waits = Waits(f.records, f.report)
@@ -141,31 +136,28 @@ class Verdict:
             return shown.svg, shown.alt
         if f.state != "wrong" or not f.outs or f.case is None:
             return None
-        drawing = _drawing(self._exercise, f)
         alt = " ".join([f"What {self.name} does {setting(f.case)}.", *self._rows])
-        return svg.svg(picture.draw(picture.axes(drawing), drawing)), alt
+        return svg.svg(picture.draw(_drawing(self._exercise, f))), alt
 
 
 def _drawing(exercise: Exercise, f: Finding) -> Drawing:
-    """Input, result and right answer of every rank, around the first place that differs."""
+    """Draw input, result and right answer of every rank, around the first place that differs."""
     assert f.case is not None, "a wrong result has an input"
     start = _start(f)
     outs = [judge.in_order(out, want) for out, want in zip(f.outs, f.want, strict=True)]
-    rows = [_tiles(out, start, want=f.want[r], wrong=r in f.wrong) for r, out in enumerate(outs)]
-    if f.origins is not None and not start:
-        rows = [_traced(row, f.origins[r]) for r, row in enumerate(rows)]
-    given = [_apart(row, out, start) for row, out in zip(rows, outs, strict=True)]
-    should = [_apart(_tiles(want, start, beside=outs[r]), want, start) for r, want in enumerate(f.want)]
+    given = [_given(f, r, out, start) for r, out in enumerate(outs)]
+    should = [meaning.row(w, _plain, start, EMPTY, outs[r]) for r, w in enumerate(f.want)]
+    titles = ["input", f"{exercise.name} gives", "it should give"]
     if f.gradient or f.kept:
         titles = ["input", f"gradient of {f.gradient}" if f.gradient else "the argument afterwards", "should be"]
         columns = [meaning.before(f.case), given, should]
     elif start:
         alike = all(judge.size(x) == judge.size(w) for x, w in zip(f.case.xs, f.want, strict=True))
-        brought = [[_tiles(x, start if alike else 0, rank=r)] for r, x in enumerate(f.case.xs)]
-        titles = ["input", f"{exercise.name} gives", "it should give"]
+        first = start if alike else 0
+        looks = [lambda _i, _v, text, r=r: Tile(text, shares=((r, 1),)) for r in range(len(f.case.xs))]
+        brought = [[flat(meaning.row(x, looks[r], first, EMPTY))] for r, x in enumerate(f.case.xs)]
         columns = [brought, given, should]
     else:
-        titles = ["input", f"{exercise.name} gives", "it should give"]
         columns = [meaning.before(f.case), given, meaning.after(exercise.means, f.case, f.want, outs)]
     called = [f"Called with {options(f.case)}."] if f.case.options and not f.case.size else []
     notes = [*called, *meaning.shapes(f.case.xs), *[f"From element {start} on."] * bool(start)]
@@ -173,60 +165,39 @@ def _drawing(exercise: Exercise, f: Finding) -> Drawing:
 
 
 def _start(f: Finding) -> int:
-    """The first element that is drawn: a long result is shown around its first difference."""
+    """Return the first element that is drawn: a long result is shown around its first difference."""
     longest = max(map(judge.size, [*f.outs, *f.want]), default=0)
     place = min((d.place for d in f.wrong.values() if d.place >= 0), default=0)
     return max(0, place - 3) if longest > meaning.MOST else 0
 
 
-def _apart(tiles: list[Tile], value: Any, start: int) -> list[list[Tile]]:
-    """The rows of a matrix and the entries of a list apart, where all of them are drawn."""
-    sizes = [] if start else meaning.parts(value)
-    return grouped(tiles, sizes) if sum(sizes) == len(tiles) else [tiles]
+def _given(f: Finding, r: int, out: Any, start: int) -> list[list[Tile]]:
+    """Return what a rank's function gave, in the colours of its sources where they are known, errors outlined."""
+    wrong, wanted, size = r in f.wrong, leaves(f.want[r]), judge.size(out)
+    origins = f.origins[r] if f.origins is not None and not start else []
+
+    def look(i: int, value: Any, text: str) -> Tile:
+        odd = wrong and (len(wanted) != size or judge.first_difference(value, wanted[i], 1e-6) is not None)
+        if i >= len(origins) or not origins[i].counts:
+            return Tile(text, kind="plain", wrong=odd)
+        kind = "copy" if sum(origins[i].counts.values()) == 1 else "sum"
+        return replace(from_part(Part(kind, origins[i]), text), wrong=odd)
+
+    return meaning.row(out, look, start, EMPTY, f.want[r] if wrong else None, wrong)
 
 
-def _traced(tiles: list[Tile], origins: list[Origin]) -> list[Tile]:
-    """The tiles with the colours of the ranks that they came from."""
-    traced = []
-    for i, tile in enumerate(tiles):
-        known = i < len(origins) and tile.kind == "plain" and origins[i].counts
-        part = Part("copy" if known and sum(origins[i].counts.values()) == 1 else "sum", origins[i]) if known else None
-        traced.append(replace(from_part(part, tile.text), wrong=tile.wrong) if part else tile)
-    return traced
-
-
-def _tiles(
-    value: Any, start: int, rank: int | None = None, want: Any = None, wrong: bool = False, beside: Any = None
-) -> list[Tile]:
-    """A row of tiles from an element on: in the colour of a rank, or with what is wrong outlined.
-
-    What differs from the element `beside`, or of a wrong result from what is wanted, has digits enough to show it.
-    """
-    if value is None or isinstance(value, judge.Sentinel):
-        return [Tile(meaning.words(value), kind="empty", wrong=wrong)]
-    flat, wanted = leaves(value), leaves(want)
-    others = meaning.others(flat, want if wrong else beside)
-    if not flat:
-        return [Tile("empty", kind="empty", width=1.3)]
-    tiles = []
-    for i, v in list(enumerate(flat))[start : start + SHOWN]:
-        odd = wrong and (len(wanted) != len(flat) or judge.first_difference(v, wanted[i], 1e-6) is not None)
-        shares, kind = ((), "plain") if rank is None else (((rank, 1),), "value")
-        tiles.append(Tile(meaning.words(v, others[i]), shares=shares, kind=kind, wrong=odd))
-    more = len(flat) - start - SHOWN
-    return [*tiles, Tile(f"+{more}", kind="empty")] if more > 0 else tiles
+def _plain(_i: int, _value: Any, text: str) -> Tile:
+    return Tile(text, kind="plain")
 
 
 def options(case: Case) -> str:
-    """What a call is given by name: "parameters=7.5e+09, gpus=64, stage=3"."""
-    given = case.options.items()
-    return (
-        ", ".join(f"{k}={v:g}" if isinstance(v, float) and v > 1e6 else f"{k}={v}" for k, v in given) or "no argument"
-    )
+    """Write what a call is given by name: "parameters=7.5e+09, gpus=64, stage=3"."""
+    large = {k: f"{v:g}" if isinstance(v, float) and v > 1e6 else v for k, v in case.options.items()}
+    return ", ".join(f"{k}={v}" for k, v in large.items()) or "no argument"
 
 
 def written(value: Any, beside: Any = None) -> str:
-    """A value in one line, cut where it is long; what differs from `beside` in its place has digits enough to show it.
+    """Write a value in one line, cut where it is long; what differs from `beside` has digits enough to show it.
 
     >>> written([1.0, 2.95e10], [1.0, 3.0e10])
     '[1, 2.95e+10]'
@@ -247,9 +218,9 @@ def written(value: Any, beside: Any = None) -> str:
         first = value[: max(1, SHOWN // value[0].size)]
         more = f", … {len(value)} rows in all" if len(first) < len(value) else ""
         return f"[{', '.join(map(written, first, meaning.others(value, beside)))}{more}]"
-    flat = leaves(value)
-    others = meaning.others(flat, leaves(beside))
+    atoms = leaves(value)
+    others = meaning.others(atoms, leaves(beside))
     if isinstance(value, (bool, int, float)) or getattr(value, "shape", None) == ():
-        return meaning.words(flat[0], others[0])
-    more = f", … {len(flat)} in all" if len(flat) > SHOWN else ""
-    return "[" + ", ".join(map(meaning.words, flat[:SHOWN], others)) + more + "]"
+        return meaning.words(atoms[0], others[0])
+    more = f", … {len(atoms)} in all" if len(atoms) > SHOWN else ""
+    return "[" + ", ".join(map(meaning.words, atoms[:SHOWN], others)) + more + "]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from typing import Any
 
 from IPython.display import publish_display_data
 
@@ -12,8 +13,8 @@ from labkit.outcome.outcome import Did
 from labkit.outcome.phrases import did, label
 from labkit.outcome.sentences import ANYBODY, circles, graph, title, well, why
 from labkit.outcome.story import Story
-from labkit.plot import svg
 from labkit.plot import waits as picture
+from labkit.show.picture import Picture
 
 KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
@@ -22,26 +23,26 @@ KINDS = {
 PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none">{}</pre>'
 
 
-class Waits(Story):
-    """Who waits for whom: when the cell was cut short, now where it runs, or in its longest wait where it ended well.
+class Waits(Story, Picture):
+    """A wait-for graph: when the cell was cut short, now where it runs, or in its longest wait where it ended well.
 
-    `arrows` are (who waits, for whom); `cycles` are lists of ranks, each of which waits for the next, the last one for
-    the first; `waiting` and `others` say where each rank was: in a call, or elsewhere. `why` is the sentence.
+    `arrows` are (waiting rank, awaited rank); `cycles` are lists of ranks, each of which waits for the next, the last
+    one for the first; `waiting` and `others` say where each rank was: in a call, or elsewhere. `why` is the sentence.
     """
 
     @property
     def others(self) -> dict[int, str]:
-        """What the ranks did that do not wait, or do, in words."""
+        """What each rank that does not wait did, or does, in words."""
         return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
 
     @property
     def why(self) -> str:
-        """Why the cell is stuck, in one sentence that begins with the cause; that nothing was, where it ended well."""
+        """The reason why the cell is stuck, in one sentence that begins with the cause; or that it ended well."""
         return sentence([why(self)]) if self.cut else well(self)
 
     @property
     def says(self) -> list[str]:
-        """Who waits for whom, what the others do, and which ranks wait in a cycle: a sentence each."""
+        """The waits, what the other ranks do, and which ranks wait in a cycle: a sentence each."""
         return graph(self)
 
     @property
@@ -57,7 +58,7 @@ class Waits(Story):
 
     @property
     def title(self) -> str:
-        """Which moment is shown."""
+        """The point in time that is shown, in words."""
         return title(self)
 
     @property
@@ -70,7 +71,7 @@ class Waits(Story):
         return "\n".join([self.why, *(self.says if self.long else []), *told])
 
     def _told(self) -> list[tuple[str, list[str]]]:
-        """What absent ranks do, and in which lines; those that do the same there once."""
+        """Return what absent ranks do, and in which lines; those that do the same there once."""
         stacks = self.stacks
         same = alike({r: (self.instead[r], *lines) for r, lines in stacks.items()})
         return [
@@ -80,14 +81,11 @@ class Waits(Story):
 
     # -- the picture --------------------------------------------------------------------------------------------------
 
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal waits give equal bytes."""
+    def _drawn(self) -> Any:
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
-        drawn = picture.Graph(self.title, nodes, self.arrows, cycles, notes)
-        return svg.svg(picture.draw(picture.axes(drawn), drawn))
+        return picture.draw(picture.Graph(self.title, nodes, self.arrows, cycles, notes))
 
     def _node(self, rank: int) -> picture.Node:
         long = f", {seconds(self.seconds[rank])}" if rank in self.seconds else ""
@@ -100,9 +98,9 @@ class Waits(Story):
 
     @property
     def _below(self) -> str:
-        """What stands below the sentence."""
+        """The picture, and the lines in which absent ranks are: what stands below the sentence."""
         told = "".join(f"<div>{escape(rs)}:</div>{PRE.format(escape(chr(10).join(ls)))}" for rs, ls in self._told())
-        return svg.img(self.svg, self.alt) + told
+        return super()._repr_html_() + told
 
     def display(self) -> None:
         """Show the picture alone, where an error says the sentence."""

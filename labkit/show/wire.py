@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from labkit.plot import svg
 from labkit.plot import wire as picture
+from labkit.show.picture import Picture
 from labkit.theory import traffic
 from labkit.theory.record import read
 from labkit.theory.traffic import Counted
@@ -19,12 +19,12 @@ HEADED = 2**18  # bytes from rank to rank: of fewer, Gloo's headers, 48 bytes a 
 PAST = "NCCL moved the data past the kernel's TCP counters, over NVLink, PCIe or shared memory"
 
 
-class Wire:
+class Wire(Picture):
     """Bytes from each rank (row) to each other one (column); it displays itself as a matrix and as arrows.
 
     `matrix[src][dst]` and `sent[r]`, `received[r]` are bytes as the kernel counted them, the group's own headers
-    included; None where nobody counts them, and `why` says why. `textbook[src][dst]` is what the textbook has for the
-    recorded calls, None where it has no figure; `form` names who sends to whom, `notes` say the rest.
+    included; None where they were not counted, and `why` says why. `textbook[src][dst]` is what the textbook has for
+    the recorded calls, None where it has no figure; `form` names which ranks send to which, `notes` say the rest.
     """
 
     def __init__(self, counted: Counted, told: Sequence[dict[str, Any] | None]) -> None:
@@ -49,21 +49,21 @@ class Wire:
 
     @property
     def sent(self) -> list[int] | None:
-        """What each rank sent, by the kernel's counters, or by its GPU's."""
+        """The bytes that each rank sent, by the kernel's counters, or by its GPU's."""
         return [sum(row) for row in self.matrix] if self.matrix is not None else self._links
 
     @property
     def received(self) -> list[int] | None:
-        """What each rank received."""
+        """The bytes that each rank received."""
         return [sum(column) for column in zip(*self.matrix, strict=True)] if self.matrix is not None else None
 
     @property
     def total(self) -> int | None:
-        """What all ranks sent together."""
+        """The bytes that all ranks sent together."""
         return None if self.sent is None else sum(self.sent)
 
     def across(self, hosts: Sequence[Sequence[int]]) -> list[list[int]] | None:
-        """What crossed from host to host: `across[src][dst]` bytes; None where nobody counts them.
+        """Return what crossed from host to host: `across[src][dst]` bytes; None where they were not counted.
 
         >>> lab.wire("dist.all_reduce(x)").across([[0, 1], [2, 3]])     # ranks 0 and 1 on one host, 2 and 3 on another
         >>> lab.wire("dist.all_reduce(x)").across(lab.hosts)            # on the hosts that there are
@@ -80,17 +80,17 @@ class Wire:
 
     @property
     def form(self) -> str:
-        """Who sends to whom, in words: "a ring, each rank to the next one"; empty where that has no name."""
+        """The pattern of senders and receivers in words: "a ring, each rank to the next one"; empty without a name."""
         return "" if self.matrix is None else traffic.form(np.array(self.matrix))
 
     def _passed_by(self, matrix: list[list[int]]) -> bool:
-        """Whether the data took another way than TCP."""
+        """Tell whether the data took another way than TCP."""
         return self._book is None or sum(map(sum, matrix)) < traffic.CLOSE * self._book.sum()
 
     # -- in words -------------------------------------------------------------------------------------------------
 
     def _remarks(self) -> list[str]:
-        """What the figures say, and what they lack."""
+        """Say what the figures tell, and what they lack."""
         lines = []
         if self.why:
             instead = "its GPU's NVLink counters are used" if self._links is not None else ""
@@ -109,7 +109,7 @@ class Wire:
         return lines
 
     def _against(self) -> list[str]:
-        """How what was seen compares with the textbook."""
+        """Compare what was seen with the textbook."""
         if self.matrix is None or self._book is None or not self._book.any():
             return []
         seen = np.array(self.matrix)
@@ -156,7 +156,6 @@ class Wire:
 
     @property
     def alt(self) -> str:
-        """The picture in words."""
         d = self._drawing
         said = []
         for title, matrix in d.panels:
@@ -167,17 +166,12 @@ class Wire:
             said.append(f"{title}: {', '.join(moves) or 'nothing moves'}")
         return " ".join(f"{p.rstrip('.')}." for p in ["Bytes from rank to rank", *said, *self.notes])
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
-        return svg.svg(picture.draw(picture.axes(self._drawing), self._drawing))
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
+    def _drawn(self) -> Any:
+        return picture.draw(self._drawing)
 
 
 def _unit(figures: Sequence[float]) -> tuple[int, str]:
-    """The largest unit of which the largest figure has one."""
+    """Return the largest unit of which the largest figure has one."""
     largest = max(figures, default=0)
     return next(((size, name) for size, name in UNITS if largest >= size), (1, "bytes"))
 

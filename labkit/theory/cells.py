@@ -24,11 +24,11 @@ SPELT = 2000  # characters that a value's spelling may have
 
 @dataclass
 class Cell:
-    """Code that was sent to ranks; a comment in its first line says which magic it is of, or what of the lab's.
+    """Code that was sent to ranks; a comment in its first line names the magic, or the lab's method, that it came by.
 
     `number` is that of the notebook's cell, in brackets left of it, or 0; a notebook's cell may send several. `key` is
-    the same when the same cell runs again, and empty where nobody knows. `well` says whether all its ranks have run it
-    to its end, None while nobody knows. `sent` are the messages that it went in.
+    the same when the same cell runs again, and empty where that is unknown. `well` says whether all its ranks have run
+    it to its end, None while that is unknown. `sent` are the messages that it went in.
     """
 
     code: str
@@ -40,7 +40,7 @@ class Cell:
 
     @property
     def origin(self) -> str:
-        """The line of its magic, or which call of the lab it came from.
+        """The line of its magic, or the name of the lab's method that it came from.
 
         >>> Cell("# %%flow x\\ndist.all_reduce(x)", [0, 1]).origin
         '%%flow x'
@@ -50,17 +50,17 @@ class Cell:
 
     @property
     def body(self) -> str:
-        """The code without the line that says so."""
+        """The code without the comment that names its origin."""
         return self.code if self.origin == "lab.run" else self.code.partition("\n")[2]
 
     @property
     def name(self) -> str:
-        """What a learner calls it: "cell [3]"."""
+        """The name that a learner knows it by: "cell [3]"."""
         return f"cell [{self.number}]" if self.number else "a cell"
 
 
 def makes_group(code: str) -> bool:
-    """Whether a cell makes a process group of all ranks by hand, as far as its text tells.
+    """Tell whether a cell makes a process group of all ranks by hand, as far as its text shows.
 
     >>> makes_group("dist.init_process_group('gloo')"), makes_group("x = 1  # as init_process_group left it")
     (True, False)
@@ -69,7 +69,7 @@ def makes_group(code: str) -> bool:
 
 
 def assignment(name: str, value: object) -> str:
-    """A line of Python that makes a value anew; for one that Python cannot spell, a line that is no Python.
+    """Spell a line of Python that makes a value anew; where Python cannot spell it, one that is no Python.
 
     >>> assignment("lr", 0.1), assignment("x", object)
     ('lr = 0.1', 'x = …')
@@ -83,7 +83,7 @@ def assignment(name: str, value: object) -> str:
 
 
 def once(cells: Iterable[Cell]) -> list[Cell]:
-    """Each cell once, as it ran well last if it ever did, in the order in which they ran.
+    """List each cell once, as it ran well last if it ever did, in the order in which they ran.
 
     Where a cell ran again, it keeps its first place, or comes behind the first cell that makes what it needs now.
     """
@@ -112,7 +112,7 @@ def without_replaced(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def lacking(cells: Sequence[Cell], ran: Iterable[Cell]) -> dict[str, Cell]:
-    """The names that these cells look up and none of them makes, each with the last of those that `ran` that does.
+    """Map the names that these cells look up and none of them makes to the last of the cells that `ran` that does.
 
     >>> x, y = Cell("x = rank", [0]), Cell("y = x + 1", [0])
     >>> lacking([y], [x, y]) == {"x": x}
@@ -136,7 +136,7 @@ def _is_replaced(cell: Cell, later: Sequence[Cell]) -> bool:
 
 
 def tree(body: str) -> ast.Module:
-    """A cell's statements; none where it is no plain Python."""
+    """Parse a cell's statements; none where it is no plain Python."""
     try:
         return ast.parse(body)
     except (SyntaxError, ValueError):
@@ -144,18 +144,17 @@ def tree(body: str) -> ast.Module:
 
 
 def _makes(body: str) -> set[str]:
-    """The names that a cell binds."""
     return {name for node in tree(body).body for name in bound(node)}
 
 
 def _defines(body: str) -> set[str]:
-    """The names of a cell that does nothing but define functions, classes and constants; nothing for any other."""
+    """Find the names of a cell that does nothing but define functions, classes and constants; none for any other."""
     statements = list(Reader().read(tree(body)))
     return {name for s in statements for name in s.names} if all(s.safe for s in statements) else set()
 
 
 def _needs(body: str) -> set[str]:
-    """The names that a cell reads before it binds them; what its functions read, they may find when they are called."""
+    """Find the names that a cell reads before it binds them, but for those that only its functions read."""
     own: set[str] = set()
     needs: set[str] = set()
     for statement in tree(body).body:
@@ -166,7 +165,7 @@ def _needs(body: str) -> set[str]:
 
 
 def _looked_up(code: types.CodeType) -> Iterator[str]:
-    """The global names that code reads, in the functions inside it as well."""
+    """Yield the global names that code reads, in the functions inside it as well."""
     yield from (i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_NAME", "LOAD_GLOBAL"))
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):

@@ -14,28 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from labkit.floor.errors import LabError
-from labkit.theory.values import Op, combine, copy, cut, join, split
-
-__all__ = [
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "combine",
-    "cut",
-    "gather",
-    "join",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "send_recv",
-    "split",
-]
+from labkit.theory.values import Op, combine, copy, cut, join
 
 
 def broadcast(xs: Sequence[Any], root: int = 0) -> list[Any]:
-    """Every rank gets a copy of the root's value.
+    """Give every rank a copy of the root's value.
 
     >>> broadcast([7, None, None], root=0)
     [7, 7, 7]
@@ -45,7 +28,7 @@ def broadcast(xs: Sequence[Any], root: int = 0) -> list[Any]:
 
 
 def scatter(xs: Sequence[Any], root: int = 0) -> list[Any]:
-    """Rank r gets the root's chunk r; what the other ranks bring is not read.
+    """Give rank r the root's chunk r; what the other ranks bring is not read.
 
     >>> scatter([None, ["a", "b"]], root=1)
     ['a', 'b']
@@ -56,7 +39,7 @@ def scatter(xs: Sequence[Any], root: int = 0) -> list[Any]:
 
 
 def gather(xs: Sequence[Any], root: int = 0) -> list[Any]:
-    """The root gets the list of everyone's values in rank order, the others get None.
+    """Give the root the list of all ranks' values in rank order, and the others None.
 
     >>> gather([5, 6, 7], root=1)
     [None, [5, 6, 7], None]
@@ -66,7 +49,7 @@ def gather(xs: Sequence[Any], root: int = 0) -> list[Any]:
 
 
 def all_gather(xs: Sequence[Any]) -> list[Any]:
-    """Every rank gets the list of everyone's values in rank order.
+    """Give every rank the list of all ranks' values in rank order.
 
     >>> all_gather([5, 6])
     [[5, 6], [5, 6]]
@@ -74,29 +57,27 @@ def all_gather(xs: Sequence[Any]) -> list[Any]:
     return [[copy(x) for x in xs] for _ in xs]
 
 
-def reduce(xs: Sequence[Any], root: int = 0, op: Op = "SUM", factor: Any = None) -> list[Any]:
-    """The root gets all values combined; the others get None, since off the root the result is undefined.
+def reduce(xs: Sequence[Any], root: int = 0, op: Op = "SUM") -> list[Any]:
+    """Give the root all values combined, and the others None, since off the root the result is undefined.
 
     >>> reduce([1, 2, 3, 4], root=0)
     [10, None, None, None]
     """
     _check_root(root, len(xs))
-    return [combine(xs, op, factor) if r == root else None for r in range(len(xs))]
+    return [combine(xs, op) if r == root else None for r in range(len(xs))]
 
 
-def all_reduce(xs: Sequence[Any], op: Op = "SUM", factor: Any = None) -> list[Any]:
-    """Every rank gets all values combined.
+def all_reduce(xs: Sequence[Any], op: Op = "SUM") -> list[Any]:
+    """Give every rank all values combined.
 
     >>> all_reduce([[1, 5], [2, 4]], op="MAX")
     [[2, 5], [2, 5]]
     """
-    return [combine(xs, op, factor) for _ in xs]
+    return [combine(xs, op) for _ in xs]
 
 
-def reduce_scatter(
-    xs: Sequence[Any], op: Op = "SUM", factor: Any = None, splits: Sequence[int] | None = None
-) -> list[Any]:
-    """Rank r keeps everyone's chunk r, combined. Chunks may differ in length, the same way on every rank.
+def reduce_scatter(xs: Sequence[Any], op: Op = "SUM", splits: Sequence[int] | None = None) -> list[Any]:
+    """Give rank r all ranks' chunks r, combined. Chunks may differ in length, the same way on every rank.
 
     With `splits`, how many elements each rank keeps, `xs[r]` is one flat buffer instead of a list of chunks.
 
@@ -109,11 +90,11 @@ def reduce_scatter(
     if splits is not None:
         xs = [cut(x, splits) for x in xs]
     _check_chunks(xs, n)
-    return [combine([x[r] for x in xs], op, factor) for r in range(n)]
+    return [combine([x[r] for x in xs], op) for r in range(n)]
 
 
 def all_to_all(xs: Sequence[Any], splits: Sequence[Sequence[int]] | None = None) -> list[Any]:
-    """Rank r gets everyone's chunk r, in rank order: the transpose of a matrix of chunks of any lengths.
+    """Give rank r all ranks' chunks r, in rank order: the transpose of a matrix of chunks of any lengths.
 
     With `splits`, where rank r sends `splits[r][q]` elements to rank q, `xs[r]` and the results are flat.
 
@@ -133,7 +114,7 @@ def all_to_all(xs: Sequence[Any], splits: Sequence[Sequence[int]] | None = None)
 
 
 def barrier(xs: Sequence[Any]) -> list[None]:
-    """Nobody gets a value: each rank only learns that all of them have come.
+    """Give no rank a value: each only learns that all of them have come.
 
     >>> barrier([1, 2])
     [None, None]
@@ -142,7 +123,7 @@ def barrier(xs: Sequence[Any]) -> list[None]:
 
 
 def send_recv(xs: Sequence[Any], src: int = 0, dst: int = 1) -> list[Any]:
-    """`dst` gets the value of `src`: a send and its receive are one event on two ranks.
+    """Give `dst` the value of `src`: a send and its receive are one event on two ranks.
 
     >>> send_recv([7, 8, 9], src=2, dst=0)
     [9, None, None]

@@ -49,7 +49,7 @@ class Statement:
 
 
 class Reader:
-    """Reads the cells of one rank in their order: what a name stands for in one depends on those before.
+    """Read the cells of one rank in their order: what a name stands for in one depends on those before.
 
     >>> [s.safe for s in Reader().read(ast.parse("import math\\nx = 1\\nLR = 0.1\\ndef f(): return x"))]
     [True, False, True, True]
@@ -60,7 +60,7 @@ class Reader:
         self._harmless: set[str] = set()  # the learner's own functions that only make definitions
 
     def read(self, cell: ast.Module) -> Iterator[Statement]:
-        """The statements of one cell, in their order."""
+        """Yield the statements of one cell, in their order."""
         for node in cell.body:
             safe = self._statement(node) and all(map(str.isupper, self._assigned(node)))
             yield Statement(node, tuple(dict.fromkeys(bound(node))), safe)
@@ -80,7 +80,7 @@ class Reader:
             self._harmless.add(node.name)
 
     def _statement(self, node: ast.AST) -> bool:
-        """Whether a statement only makes definitions."""
+        """Tell whether a statement only makes definitions."""
         match node:
             case ast.Import() | ast.ImportFrom() | ast.Pass():
                 return True
@@ -109,7 +109,7 @@ class Reader:
         return False
 
     def _assigned(self, node: ast.AST) -> set[str]:
-        """The names that a statement gives a value where it stands, but for functions and what it imports as well."""
+        """Find the names that a statement gives a value where it stands, but for functions and imported names."""
         parts = [child for child in ast.iter_child_nodes(node) if not isinstance(child, SCOPES)]
         imported = {name for n in ast.walk(node) if isinstance(n, (ast.Import, ast.ImportFrom)) for name in bound(n)}
         match node:
@@ -122,7 +122,7 @@ class Reader:
         return {name for part in parts for name in self._assigned(part)} - imported
 
     def _value(self, node: ast.AST | None) -> bool:
-        """Whether an expression may be evaluated: it calls nothing that is not harmless."""
+        """Tell whether an expression may be evaluated: it calls nothing that is not harmless."""
         match node:
             case None:
                 return True
@@ -134,19 +134,19 @@ class Reader:
         return known and all(map(self._value, ast.iter_child_nodes(node)))
 
     def _call(self, node: ast.expr) -> bool:
-        """Whether what an expression stands for may be called; a decorator is."""
+        """Tell whether what an expression stands for may be called; a decorator is."""
         if isinstance(node, ast.Call):  # @lru_cache(maxsize=None) calls what it returns
             return self._value(node)
         return self._name(node) in HARMLESS or (isinstance(node, ast.Name) and node.id in self._harmless)
 
     def _name(self, node: ast.expr) -> str:
-        """What an expression was imported as: "functools.partial"."""
+        """Return the name that an expression was imported as: "functools.partial"."""
         first, *rest = ast.unparse(node).split(".")
         return ".".join([self._origin.get(first, first), *rest])
 
 
 def bound(node: ast.AST) -> Iterator[str]:
-    """The names that a statement binds or deletes where it stands, not inside the functions that it defines."""
+    """Yield the names that a statement binds or deletes where it stands, not inside the functions that it defines."""
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             yield node.name
@@ -164,14 +164,14 @@ def bound(node: ast.AST) -> Iterator[str]:
 
 
 def only(cell: str, name: str) -> str:
-    """A cell with what makes no definition left out, line for line; the function of this name stays in any case.
+    """Blank the lines of a cell that make no definition; the function of this name stays in any case.
 
     >>> only("x = 2\\ndef f():\\n    return 3\\nprint(f())", "f").split("\\n")
     ['', 'def f():', '    return 3', '']
     """
     try:
         statements = list(Reader().read(ast.parse(cell)))
-    except SyntaxError:  # whoever runs it will be told
+    except SyntaxError:  # running it will say so
         return cell
     lines = cell.splitlines()
     for s in statements:
@@ -183,7 +183,7 @@ def only(cell: str, name: str) -> str:
 
 
 def changed_inside(cell: ast.Module) -> set[str]:
-    """The names that functions of a cell declare `global`: they may hold anything by now."""
+    """Find the names that functions of a cell declare `global`: they may hold anything by now."""
     return {name for node in ast.walk(cell) if isinstance(node, ast.Global) for name in node.names}
 
 

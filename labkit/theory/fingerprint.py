@@ -32,7 +32,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class Call:
-    """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: nobody knows.
+    """One rank's call. `gives[j]` elements go to the group's rank j, `takes[j]` come from it; None: unknown.
 
     `root` is a rank of the world; `path` are the statements that the call is in, the innermost first. `sizes` are the
     elements of its input and of its output, where it has one tensor of each and each rank's part is as long.
@@ -54,7 +54,7 @@ class Call:
     path: tuple[Statement, ...] = ()
 
     def __str__(self) -> str:
-        """As a learner reads it: "all_reduce(MAX, float32[4])"."""
+        """Write it for a learner: "all_reduce(MAX, float32[4])"."""
         parts = self.gives if isinstance(self.gives, tuple) and self.root is None else ()
         size = f" in parts of {listed(list(map(str, parts)))}" if len(set(parts)) > 1 else ""
         root = f"{self.other}={self.root}" if self.root is not None else ""
@@ -64,14 +64,14 @@ class Call:
 
 @lru_cache(maxsize=1024)  # a training loop makes the same calls again and again
 def pack(call: Call, room: int = sys.maxsize) -> bytes:
-    """A call as bytes, which `unpack` reads; where there is no room for all, without its elements and statements."""
+    """Turn a call into bytes; where there is no room for all, without its elements and statements."""
     data = json.dumps(asdict(call), separators=(",", ":")).encode()
     return data if len(data) <= room else pack(replace(call, gives=None, takes=None, path=()))
 
 
 @lru_cache(maxsize=1024)
 def unpack(data: bytes) -> Call:
-    """What `pack` made."""
+    """Read what `pack` made."""
     told = json.loads(data)
     path = tuple(Statement(s["mark"], tuple(s["later"])) for s in told["path"])
     elements = {name: tuple(v) if isinstance(v := told[name], list) else v for name in ("gives", "takes", "sizes")}
@@ -79,7 +79,7 @@ def unpack(data: bytes) -> Call:
 
 
 def statement(source: str, line: int) -> tuple[str, Statement]:
-    """The innermost statement at a line of a cell: its text, and its mark with those of the next in its block.
+    """Find the innermost statement at a line of a cell: its text, and its mark with those of the next in its block.
 
     >>> text, found = statement("if rank == 1:\\n    f(b)\\n    f(a)\\nelse:\\n    f(a)\\n    f(b)\\n", 2)
     >>> text, found.later == (_mark("f(a)"),)
@@ -90,7 +90,7 @@ def statement(source: str, line: int) -> tuple[str, Statement]:
 
 @lru_cache(maxsize=32)
 def _statements(source: str) -> dict[int, tuple[str, Statement]]:
-    """Of each line the innermost statement on it."""
+    """Find the innermost statement on each line."""
     found: dict[int, tuple[str, Statement]] = {}
 
     def read(block: Sequence[ast.stmt]) -> None:
@@ -160,7 +160,8 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
         return ""
     come = [(i, r) for i, r in enumerate(members) if r in calls]
     told = alike({r: _told(calls[r], what) for _, r in come})
-    said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in _fewest_first(told)]
+    fewest_first = sorted(told.items(), key=lambda each: len(each[1]))
+    said = [f"{ranks(rs)} {'calls' if len(rs) == 1 else 'call'} {text}" for text, rs in fewest_first]
     if absent := [r for r in members if r not in calls]:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in _compared(calls, members) if d == what == ELEMENTS), "")
@@ -180,7 +181,7 @@ def _compared(calls: Mapping[int, Call], members: Sequence[int]) -> list[tuple[t
 
 
 def fit(a: Call, i: int, b: Call, j: int) -> bool:
-    """Whether the calls of the group's ranks i and j do."""
+    """Tell whether the calls of the group's ranks i and j fit."""
     return not _differ(a, i, b, j)
 
 
@@ -188,7 +189,7 @@ REASONS = (OPERATION, REDUCTION, ROOT, DTYPE, ELEMENTS, LAYOUT, ORDER)
 
 
 def _differ(a: Call, i: int, b: Call, j: int) -> str:
-    """In what two calls differ, of the group's ranks i and j; "" where they fit."""
+    """Name what two calls of the group's ranks i and j differ in; "" where they fit."""
     if a.kind != b.kind:
         return OPERATION
     if a.reduce != b.reduce:
@@ -216,7 +217,7 @@ def _at(elements: Elements | None, rank: int) -> int | None:
 
 
 def swapped(a: Call, b: Call) -> bool:
-    """Whether each of two ranks is where the other one comes next: their statements are the same in another order."""
+    """Tell whether each of two ranks is where the other comes next: the same statements in another order."""
     return any(_crossed(x, y) for x in a.path for y in b.path)
 
 
@@ -236,12 +237,8 @@ def _told(call: Call, what: str) -> str:
     return f"{call}{where}"
 
 
-def _fewest_first(told: Mapping[str, list[int]]) -> list[tuple[str, list[int]]]:
-    return sorted(told.items(), key=lambda each: len(each[1]))
-
-
 def _uneven(calls: Mapping[int, Call], a: tuple[int, int], b: tuple[int, int]) -> str:
-    """Of ranks that bring lists: who gives whom how much, and what is expected there."""
+    """Say, of ranks that bring lists, which gives how much to which, and how much is expected there."""
     for (i, r), (j, s) in ((a, b), (b, a)):
         gives, takes = calls[r].gives, calls[s].takes
         given, taken = _at(gives, j), _at(takes, i)

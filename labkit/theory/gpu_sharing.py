@@ -10,7 +10,7 @@ MANY_A_GPU = (2, 30)  # the version of NCCL from which on it takes several ranks
 
 
 def settings(rank: int, direct: int = 0) -> dict[str, str]:
-    """What a rank's environment must say before its first call of NCCL.
+    """Return the environment that a rank needs before its first call of NCCL.
 
     NCCL 2.29 refuses two ranks on one GPU where both are on the same host (init.cc: "Duplicate GPU detected"). So each
     takes itself for a host of its own, and sends its data through sockets.
@@ -29,7 +29,7 @@ def settings(rank: int, direct: int = 0) -> dict[str, str]:
 
 
 def said(gpus: Sequence[Hashable], together: bool = False) -> str:
-    """In words, from the GPU of each rank, whether ranks share one, and how; "" where each has its own.
+    """Say, from the GPU of each rank, whether ranks share one, and how; "" where each has its own.
 
     `together` is true under an MPS daemon: the kernels of different ranks then run at the same time.
 

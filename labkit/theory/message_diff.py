@@ -41,7 +41,7 @@ class _Sent:
         return self.message.src, self.message.dst
 
     def same(self, other: _Sent) -> bool:
-        """Whether it carries the same: the numbers, and whose they are. Sums of different parts can be equal."""
+        """Tell whether it carries the same numbers of the same ranks: sums of different parts can be equal."""
         known = self.chunk and other.chunk
         return self.values == other.values and (not known or (self.chunk, self.whose) == (other.chunk, other.whose))
 
@@ -65,7 +65,7 @@ class _Sent:
 
 
 def differences(mine: Replay, right: Replay) -> list[Difference]:
-    """Where the learner's messages are not the right ones, in the order of the steps; each message once at most.
+    """List where the learner's messages are not the right ones, in the order of the steps; each message once.
 
     Pairs are found from the most alike to the least: the same message in another step, the same chunk to another
     rank, another chunk on the same way. What is left over is extra, or missing.
@@ -108,7 +108,7 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
 
 
 def told(found: Sequence[Difference]) -> list[str]:
-    """The differences in sentences: those of one kind in one step as the first of them, and how many are like it."""
+    """Say the differences: those of one kind in one step as the first of them, and how many are like it."""
     kinds: dict[tuple[int, str], list[Difference]] = {}
     for d in found:
         kinds.setdefault((d.step, d.mark), []).append(d)
@@ -132,7 +132,7 @@ def _sent(replay: Replay) -> list[_Sent]:
 
 
 def _pairs(ours: list[_Sent], theirs: list[_Sent], alike: Callable[[_Sent, _Sent], bool]) -> list[tuple[_Sent, _Sent]]:
-    """Pairs of messages that are alike; both are taken out of their lists. Of several, the nearest in the steps."""
+    """Pair messages that are alike, of several the nearest in the steps, and take both out of their lists."""
     pairs = []
     for a in list(ours):
         b = min((b for b in theirs if alike(a, b)), key=lambda b: abs(a.step - b.step), default=None)

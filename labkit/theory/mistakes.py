@@ -5,15 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
 from labkit.floor.words import listed, ranks
-from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import Means, meaning, meant
-from labkit.theory.values import split
+from labkit.theory.values import cut, leaves, split
 
 TOLD = 4  # mistakes in words; the picture shows the others
 
@@ -21,7 +20,7 @@ Span = tuple[int, int, Origin | None]  # elements start to stop of a result come
 
 
 def expected(means: str | Means, groups: Sequence[Sequence[int]], root: int = 0) -> list[list[Origin] | None]:
-    """The origins that a primitive, or any `means(xs)`, leaves on every rank, element by element; None: undefined.
+    """Return the origins that a primitive, or any `means(xs)`, leaves on every rank by element; None: undefined.
 
     `groups[r]` has the lengths of the chunks that rank r brings: [4] for a tensor of four, [2, 2] for a list of two.
     A primitive that takes chunks gets them, also of a tensor; a function of one's own gets what the ranks bring.
@@ -35,23 +34,15 @@ def expected(means: str | Means, groups: Sequence[Sequence[int]], root: int = 0)
     for r, sizes in enumerate(groups):
         tokens = [Origin(r, i) for i in range(sum(sizes))]
         if primitive.chunked if primitive else len(sizes) > 1:
-            xs.append(collectives.cut(tokens, sizes) if len(sizes) == n else split(tokens, n))
+            xs.append(cut(tokens, sizes) if len(sizes) == n else split(tokens, n))
         else:
             xs.append(tokens)
     out = meaning(means)(xs, **({"root": root} if primitive and primitive.rooted else {}))
-    return [None if o is None else list(_flat(o)) for o in out]
-
-
-def _flat(value: Any) -> Iterator[Origin]:
-    if isinstance(value, list):
-        for v in value:
-            yield from _flat(v)
-    else:
-        yield value
+    return [None if o is None else leaves(o) for o in out]
 
 
 def aligned(got: Sequence[Span], wanted: Sequence[Span]) -> list[tuple[int, int, Origin | None, Origin | None]]:
-    """Pieces of a result on which neither side changes: (start, stop, what came, what should have come)."""
+    """Cut two results into pieces on which neither changes: (start, stop, what came, what should have come)."""
     bounds = sorted({b for span in (*got, *wanted) for b in span[:2]})
 
     def at(spans: Sequence[Span], start: int) -> Origin | None:
@@ -63,7 +54,7 @@ def aligned(got: Sequence[Span], wanted: Sequence[Span]) -> list[tuple[int, int,
 def mistakes(
     got: Sequence[Sequence[Span]], wanted: Sequence[Sequence[Span] | None], noun: str = "element"
 ) -> list[str]:
-    """Each mistake in words, ranks that make the same one together; empty where the result is right.
+    """Put each mistake into words, ranks that make the same one together; none where the result is right.
 
     >>> mistakes([[(0, 1, Origin(0))]], [[(0, 1, Origin(0) + Origin(1))]])
     ["rank 0 lacks rank 1's element 0"]
@@ -79,7 +70,7 @@ def mistakes(
 
 
 def repeated(got: Sequence[Sequence[Span]], noun: str = "element") -> list[str]:
-    """What is counted more than once, in words, whatever was meant."""
+    """Say what is counted more than once, without knowing what was meant."""
     once = [[(a, b, None if o is None else Origin.of(o.counts.keys())) for a, b, o in row] for row in got]
     return mistakes(got, once, noun)
 
@@ -120,7 +111,7 @@ def _told(pieces: list[tuple[int, int, Origin | None, Origin | None]], should: S
 
 
 def _moved(givers: tuple[int, ...], owners: tuple[int, ...], pairs: list[tuple[int, int]], noun: str) -> str:
-    """Elements in the places of others, `pairs` of them; whose they are is left out where all are the same ranks'."""
+    """Say which elements are in the places of others; the ranks are left out where both are of the same ones."""
     shared = givers == owners and len(givers) > 1
 
     def named(which: tuple[int, ...], indices: Sequence[int]) -> str:
@@ -134,7 +125,7 @@ def _moved(givers: tuple[int, ...], owners: tuple[int, ...], pairs: list[tuple[i
 
 
 def _made_of(origin: Origin, noun: str) -> str:
-    """What a number is made of: "rank 1's element 2"; "element 0 of ranks 0–3"; only how many, where it is a jumble."""
+    """Say what a number is made of: "rank 1's element 2"; "element 0 of ranks 0–3"; of many only how many."""
     indices = {i for _, i in origin.counts}
     if len(indices) == 1 and len(origin.counts) > 1:
         return f"{noun} {indices.pop()} of {ranks(origin.ranks)}"
@@ -142,7 +133,7 @@ def _made_of(origin: Origin, noun: str) -> str:
 
 
 def _sources(which: set[tuple[int, int]], noun: str, whole: set[tuple[int, int]] | None = None, every: str = "") -> str:
-    """Sources in words: "rank 3's element 1"; "rank 3" and `every` where all that rank 3 has to give is meant."""
+    """Name sources: "rank 3's element 1"; "rank 3" and `every` where all that rank 3 has to give is meant."""
     parts = []
     for r in sorted({r for r, _ in which}):
         mine = sorted(i for s, i in which if s == r)

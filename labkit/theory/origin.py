@@ -1,8 +1,8 @@
-"""Where did this number come from? Tokens that add and remember, and integers that do the same on real ranks.
+"""Where a number came from: tokens that add and remember, and integers that do the same on real ranks.
 
-Feed `tokens(n, k)` through `theory.collectives` and every result says which ranks' elements are in it. Feed
-the integers of `encode(n, k)` through a learner's own function on the ranks, and `decode` reads the same from
-the numbers. It works for functions that move and add. Imports neither torch nor a cluster.
+Feed tokens through `theory.collectives` and every result says which ranks' elements are in it. Feed the integers of
+`passes(n, k)` through a learner's own function on the ranks, and `merge` reads the same from the numbers. It works for
+functions that move and add. Imports neither torch nor a cluster.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Origin:
 
     @classmethod
     def of(cls, counts: Mapping[tuple[int, int], int] | Iterable[tuple[int, int]]) -> Origin:
-        """The token of these contributions; `Origin.of({})` comes from nowhere, as a zero does."""
+        """Make the token of these contributions; `Origin.of({})` comes from nowhere, as a zero does."""
         token = cls.__new__(cls)
         token.counts = +Counter(counts)
         return token
@@ -68,40 +68,12 @@ class Origin:
         return " + ".join(terms) or "nothing"
 
 
-def tokens(n: int, k: int) -> list[list[Origin]]:
-    """n ranks' buffers of k tokens: `xs[r][i]` is `Origin(r, i)`.
-
-    >>> tokens(2, 2)
-    [[r0[0], r0[1]], [r1[0], r1[1]]]
-    """
-    return [[Origin(r, i) for i in range(k)] for r in range(n)]
-
-
-def encode(n: int, k: int) -> list[list[int]]:
-    """n ranks' buffers of k probe numbers: rank r's element i is 16**(r·k + i), so that sums read by digit.
-
-    >>> [[hex(x) for x in xs] for xs in encode(2, 2)]
-    [['0x1', '0x10'], ['0x100', '0x1000']]
-    """
-    return passes(n, k, bits=4 * max(1, n * k))[0]
-
-
-def decode(value: int, n: int, k: int) -> Origin:
-    """Read a sum of probe numbers: digit r·k + i says how often rank r's element i is in it, up to 15 times.
-
-    >>> decode(0x2001, n=2, k=2)
-    r0[0] + 2·r1[1]
-
-    More than 15 carries into the next digit and cannot be told from it.
-    """
-    return merge([value], n, k, bits=4 * max(1, n * k))
-
-
 def passes(n: int, k: int, bits: int = INT64) -> list[list[list[int]]]:
-    """The probe cut into runs whose sums fit into `bits` bits; in each run the other elements are 0.
+    """Make n ranks' buffers of k probe numbers, in so many runs that all sums fit into `bits` bits.
 
-    `bits` is 62 for int64 tensors, 30 for int32, 53 for float64, 24 for float32: 15, 7, 13 and 6 elements
-    a run.
+    Rank r's element i is a power of 16 of its own in one of the runs, and 0 in the others: a sum is read by digit,
+    which says how often the element is in it. More than 15 times carries into the next digit, and is not told from it.
+    `bits` is 62 for int64 tensors, 30 for int32, 53 for float64, 24 for float32: 15, 7, 13 and 6 elements a run.
 
     >>> passes(2, 1, bits=4)
     [[[1], [0]], [[0], [1]]]

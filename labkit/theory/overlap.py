@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from labkit.theory.record import Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Record
 
 Interval = tuple[float, float]  # seconds: from, to
 
@@ -22,8 +23,8 @@ class Overlap:
     - `hidden`: the time that belongs to both.
 
     They are unions of intervals, so nothing counts twice, and `hidden` is at most either of them. `open` counts the
-    operations that are left out because nobody knows when their data was there (DDP's own buckets on Gloo, or a handle
-    that nobody waited for). `late` counts those that are taken to be under way until their `.wait()`, though their
+    operations that are left out because it is unknown when their data was there (DDP's own buckets on Gloo, or a handle
+    that was not waited for). `late` counts those that are taken to be under way until their `.wait()`, though their
     data may have been there before it: sends and receives, and everything on a GPU. With them, `communicating` and
     `hidden` are at most what is said.
 
@@ -38,12 +39,12 @@ class Overlap:
 
     @property
     def share(self) -> float:
-        """Which part of the communication was hidden: 0 to 1; 0 where there was none."""
+        """The part of the communication that was hidden: 0 to 1; 0 where there was none."""
         return self.hidden / self.communicating if self.communicating else 0.0
 
 
 def overlaps(record: Record) -> tuple[Overlap, ...]:
-    """Each rank's, index = rank."""
+    """Return each rank's overlap, index = rank."""
     found = []
     for r, ops in enumerate(record.ops):
         known = [(op, way) for op in ops if (way := under_way(op, end(record, r)))]
@@ -55,7 +56,7 @@ def overlaps(record: Record) -> tuple[Overlap, ...]:
 
 
 def end(record: Record, rank: int) -> float:
-    """When the last thing that is known of a rank was: what still runs has run until then."""
+    """Return the latest time that is known of a rank: what still runs has run until then."""
     log = record.logs[rank]
     moments = [t for op in log.ops for t in (op.entered, op.left, op.ended, op.there) if t is not None]
     moments += [t for span in log.spans for t in (span.entered, span.left) if t is not None]
@@ -63,21 +64,21 @@ def end(record: Record, rank: int) -> float:
 
 
 def computing(record: Record, rank: int) -> list[Interval]:
-    """When a rank computed: in its spans, as far as it did not stand."""
+    """Find when a rank computed: in its spans, as far as it did not stand."""
     last = end(record, rank)
     spans = union((s.entered, last if s.left is None else s.left) for s in record.logs[rank].spans)
     return without(spans, standing(record, rank))
 
 
 def standing(record: Record, rank: int) -> list[Interval]:
-    """When a rank itself stood in a communicating call, in a `.wait()`, or behind a backward pass."""
+    """Find when a rank itself stood in a communicating call, in a `.wait()`, or behind a backward pass."""
     last, log = end(record, rank), record.logs[rank]
     calls = [(op.entered, last if op.left is None else op.left) for op in log.ops]
     return union([*calls, *((op.waited[0], op.waited[1]) for op in log.ops if op.waited), *log.stood])
 
 
 def under_way(op: Op, last: float) -> Interval | None:
-    """From when to when an operation communicated, `last` being the latest that is known; None where nobody knows."""
+    """Find from when to when an operation communicated, `last` being the latest time known; None where unknown."""
     if op.witnessed:
         return None
     if op.asynchronous and not op.error:
@@ -87,7 +88,7 @@ def under_way(op: Op, last: float) -> Interval | None:
 
 
 def union(intervals: Iterable[Interval]) -> list[Interval]:
-    """The same times, in order and apart.
+    """Merge intervals that touch or overlap, in order.
 
     >>> union([(3, 4), (0, 2), (1, 3), (6, 6)])
     [(0, 4)]
@@ -102,7 +103,7 @@ def union(intervals: Iterable[Interval]) -> list[Interval]:
 
 
 def common(xs: Sequence[Interval], ys: Sequence[Interval]) -> list[Interval]:
-    """The times that two unions share.
+    """Intersect two unions.
 
     >>> common([(0, 4), (6, 9)], [(2, 7)])
     [(2, 4), (6, 7)]
@@ -120,7 +121,7 @@ def common(xs: Sequence[Interval], ys: Sequence[Interval]) -> list[Interval]:
 
 
 def without(xs: Sequence[Interval], ys: Sequence[Interval]) -> list[Interval]:
-    """The times of a union that another one does not have.
+    """Subtract one union from another.
 
     >>> without([(0, 4), (6, 9)], [(2, 7)])
     [(0, 2), (7, 9)]
@@ -130,7 +131,7 @@ def without(xs: Sequence[Interval], ys: Sequence[Interval]) -> list[Interval]:
 
 
 def length(intervals: Iterable[Interval]) -> float:
-    """How long times are together.
+    """Add up the lengths of intervals.
 
     >>> length([(0, 4), (6, 9)])
     7

@@ -49,7 +49,7 @@ class Primitive:
         other: torch's argument for the root of a collective or the peer of a message: "src", whose data goes out,
             or "dst", which takes it; "" where all ranks are alike.
         reduces: what arrives is combined.
-        objects: what travels is pickled, so that nobody knows its bytes beforehand.
+        objects: what travels is pickled, so that its bytes are not known beforehand.
         functions: torch's; `comms` is the argument that tells what travels in comms' own, None where it has none.
         also: what functional collectives, process groups and their flight recorders call it.
         meaning: the function in `theory.collectives`.
@@ -107,7 +107,7 @@ class Primitive:
         return tuple(dict.fromkeys([self.name, *(n for f in self.functions for n in f.names), *self.also]))
 
     def needs(self, rank: int, root: int | None, ranks: Iterable[int]) -> set[int]:
-        """Whose data a rank needs before it can leave: everyone's, the root's, or at the root everyone's.
+        """Return the ranks whose data a rank needs before it can leave: all others, the root, or none.
 
         >>> PRIMITIVES["gather"].needs(0, 0, range(3)), PRIMITIVES["gather"].needs(1, 0, range(3))
         ({1, 2}, set())
@@ -118,7 +118,7 @@ class Primitive:
         return set() if self.to_root and rank != root else others
 
     def traffic(self, n: int, nbytes: float, root: int = 0) -> np.ndarray:
-        """The textbook's bytes from each rank to each other one, `matrix[src, dst]`; `nbytes` is S.
+        """Return the textbook's bytes from each rank to each other one, `matrix[src, dst]`; `nbytes` is S.
 
         >>> PRIMITIVES["all_reduce"].traffic(4, 4.0).sum(axis=1).tolist(), PRIMITIVES["all_reduce"].route
         ([6.0, 6.0, 6.0, 6.0], 'ring: 2S(N-1)/N from each rank')
@@ -192,7 +192,7 @@ _RECV = Primitive(
 
 
 def _of_objects(primitive: Primitive, name: str) -> Primitive:
-    """The same of anything that can be pickled, which has no parts and no bytes that are known."""
+    """Make the same primitive of objects that are pickled, which have no parts and no known bytes."""
     return replace(primitive, name=name, functions=(Function((name,)),), objects=True, comms=None, also=(), busbw=None)
 
 
@@ -263,7 +263,7 @@ _HOW = re.compile(r"(_(coalesced|autograd|inplace|out|oop))+$")  # says how a ca
 
 
 def find(name: str) -> Primitive | None:
-    """The primitive of any name: torch's, comms', a functional collective's, a process group's, a flight recorder's.
+    """Find the primitive of any name: torch's, comms', a functional collective's, a group's, a flight recorder's.
 
     >>> [find(name).name for name in ("dist.isend", "all_gather_tensor", "c10d::allreduce_", "nccl:send 0->1")]
     ['send', 'all_gather', 'all_reduce', 'send']
@@ -273,9 +273,9 @@ def find(name: str) -> Primitive | None:
 
 
 def meant(means: str | Means) -> Primitive | None:
-    """The primitive that a name or a function of `theory.collectives` stands for; None for any other function.
+    """Find the primitive that a name or a function of `theory.collectives` stands for; None for another function.
 
-    Raises `LabError` for a name whose result nobody knows.
+    Raises `LabError` for a name whose result is not known.
     """
     if callable(means):
         return next((PRIMITIVES[name] for name in MEANINGS if PRIMITIVES[name].meaning is means), None)
@@ -286,7 +286,7 @@ def meant(means: str | Means) -> Primitive | None:
 
 
 def meaning(means: str | Means) -> Means:
-    """`means(xs)`, of a primitive's name or of the function itself.
+    """Return `means(xs)` of a primitive's name, or the function itself.
 
     >>> meaning("all_reduce") is meaning(collectives.all_reduce)
     True

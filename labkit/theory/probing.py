@@ -18,7 +18,7 @@ class Seen:
     """What a cell did to a value: `before[r]` and `after[r]` as `labkit.rank.probe.told` has them.
 
     `sources[j]` is (rank, start, stop): the stretch of rank's x that was changed as one. `parts[r]` are stretches
-    (start, stop, part) of rank r's result, empty where `why` says that nobody knows where its numbers came from.
+    (start, stop, part) of rank r's result, empty where `why` says that their origin is unknown.
     """
 
     code: str
@@ -32,7 +32,7 @@ class Seen:
 
 
 def sources(before: Sequence[dict[str, Any]]) -> list[tuple[int, int, int]]:
-    """Element by element where that can be drawn; else a rank's x in as many blocks as ranks, or whole."""
+    """Cut every rank's x into stretches to change: elements where that can be drawn, else blocks, or the whole."""
     n = len(before)
     fine = n <= MOST and all(b["size"] <= MOST for b in before)
     found = []
@@ -47,7 +47,7 @@ def sources(before: Sequence[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 
 def values(sources: list[tuple[int, int, int]], before: list[dict[str, Any]]) -> dict[tuple[int, int], float] | None:
-    """The number of each source; None where one is no number."""
+    """Return the number of each source; None where one is no number."""
     known = {(r, start): before[r]["values"][start] for r, start, _ in sources}
     return known if all(isinstance(v, (int, float)) for v in known.values()) else None
 
@@ -60,7 +60,7 @@ def read(
     values: dict[tuple[int, int], float] | None,
     n: int,
 ) -> list[tuple[int, int, Part | None]]:
-    """Where the stretches of one rank's result came from: (start, stop, part); a part is None where nobody knows."""
+    """Read where the stretches of one rank's result came from: (start, stop, part); a part is None where unknown."""
     names, counted = [], dict.fromkeys(range(n), 0)
     for r, _, _ in sources:
         names.append((r, counted[r]))

@@ -68,7 +68,7 @@ class Program:
 
 
 def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
-    """The program of these cells, in this order, for `n` ranks.
+    """Write the program of these cells, in this order, for `n` ranks.
 
     Left out are cells that did not run to their end, and what is no plain Python.
     """
@@ -90,12 +90,12 @@ def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
 
 
 def command(file: str, n: int) -> str:
-    """How a program is run, each line behind the rank that prints it."""
+    """Return the command that runs a program, and puts the rank that prints it before each line."""
     return f"torchrun --nproc-per-node {n} --tee 3 {shlex.quote(file)}"
 
 
 def _why_not(cell: Cell) -> str:
-    """Why a cell cannot be in the program; empty where it can."""
+    """Say why a cell cannot be in the program; empty where it can."""
     if cell.well is not True:
         return UNKNOWN if cell.well is None else FAILED
     try:
@@ -111,7 +111,7 @@ def _why_not(cell: Cell) -> str:
 
 
 def _awaits(body: str) -> bool:
-    """Whether the code is Python where IPython runs it, which lets it await anywhere."""
+    """Tell whether the code is Python where IPython runs it, which lets it await anywhere."""
     try:
         compile(body, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     except (SyntaxError, ValueError):
@@ -120,7 +120,7 @@ def _awaits(body: str) -> bool:
 
 
 def _about(file: str, n: int, cells: Sequence[Cell], left: Sequence[tuple[Cell, str]]) -> str:
-    """The program's docstring: how to run it, and what it is made of."""
+    """Write the program's docstring: how to run it, and what it is made of."""
     numbers = list(dict.fromkeys(f"[{cell.number}]" for cell in cells if cell.number))
     which = f"Cell{'s' * (len(numbers) > 1)} {listed(numbers)} of a notebook" if numbers else "Cells of a notebook"
     lines = [
@@ -135,7 +135,7 @@ def _about(file: str, n: int, cells: Sequence[Cell], left: Sequence[tuple[Cell, 
 
 
 def _head(nodes: Sequence[ast.AST], names: Collection[str], backend: str) -> str:
-    """The imports, the group, and of what a rank of the lab has ready, what the cells use."""
+    """Write the imports, the group, and of what a rank of the lab has ready, what the cells use."""
     lines = ["import os", "import sys", "", "import torch", "import torch.distributed as dist"]
     lines += ["from IPython.display import display"] * ("display" in names)
     if used := [line for name, line in WORKBOOKS.items() if name in names]:
@@ -152,7 +152,7 @@ def _head(nodes: Sequence[ast.AST], names: Collection[str], backend: str) -> str
 
 
 def _part(cell: Cell, n: int, show: str, names: Collection[str]) -> str:
-    """One cell: where it came from, its code, and behind it what the lab puts right."""
+    """Write one cell: where it came from, its code, and behind it what the lab puts right."""
     nodes = tree(cell.body)
     lines = _shown(cell.body, nodes, show).rstrip().split("\n")
     for node in filter(_is_future, nodes.body):
@@ -173,7 +173,7 @@ def _part(cell: Cell, n: int, show: str, names: Collection[str]) -> str:
 
 
 def _shown(body: str, nodes: ast.Module, show: str) -> str:
-    """The code, with its last line printed where a notebook would show its value."""
+    """Make the last line of the code print what a notebook would show."""
     last = nodes.body[-1] if nodes.body else None
     if not isinstance(last, ast.Expr) or _is_silent(last.value):
         return body
@@ -189,7 +189,7 @@ def _shown(body: str, nodes: ast.Module, show: str) -> str:
 
 
 def _is_silent(value: ast.expr) -> bool:
-    """Whether an expression leaves nothing to show: a print, or a collective that returns nothing."""
+    """Tell whether an expression leaves nothing to show: a print, or a collective that returns nothing."""
     if not isinstance(value, ast.Call):
         return False
     called = ast.unparse(value.func)
@@ -203,6 +203,6 @@ def _is_future(node: ast.AST) -> bool:
 
 
 def _inside_text(node: ast.AST) -> range:
-    """The lines that begin inside of a text, before which no blank may be put."""
+    """Find the lines that begin inside of a string, before which no blank may be put."""
     text = isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
     return range(node.lineno + 1, (node.end_lineno or 0) + 1) if text else range(0)  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
 """Where a result came from, read from how it responds when one element at a time is changed.
 
 A probe runs a function with the same number everywhere, then again with one source changed, for every source.
-Three such families tell the operations apart: 0 → 1 moves whatever adds, copies or takes the largest; 1 → 0
+Three such families tell the operations apart: 0 → 1 moves what adds, copies or takes the largest; 1 → 0
 moves what takes the smallest or multiplies; 1 → 2 says how often a factor is in a product.
 Imports neither torch nor a cluster.
 """
@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
+from operator import or_, xor
 
 from labkit.theory.origin import Origin
 
 Source = tuple[int, int]  # (rank, element), or (rank, block) where whole blocks are changed at once
-ADD, SHRINK, GROW = (0, 1), (1, 0), (1, 2)  # the families: what everybody holds, what one source is changed to
+ADD, SHRINK, GROW = (0, 1), (1, 0), (1, 2)  # the families: what all hold, what one source is changed to
 FAMILIES = (ADD, SHRINK, GROW)
 
 
@@ -33,7 +35,7 @@ class Part:
     """What one result cell is made of: `kind` says how its origins are combined.
 
     `kind` is "copy", "sum", "mean", "max", "min", "product", "and", "or", "xor"; "mix" where it is none of
-    these, and "own" where the cell depends on nobody's source.
+    these, and "own" where the cell depends on no source.
     """
 
     kind: str
@@ -49,7 +51,7 @@ def read(
     value: float | None = None,
     sources: Mapping[Source, float] | None = None,
 ) -> Part | None:
-    """What a cell is made of; None where the families given do not tell yet.
+    """Tell what a cell is made of; None where the families given do not tell yet.
 
     `value` is what the cell held in the real run, `sources` what the sources held before it. With these a
     function that only looks like a sum on zeros and ones (a square, a softmax) is told apart.
@@ -76,7 +78,7 @@ def read(
 def _linear(
     add: Response, moved: dict[Source, float], n: int, value: float | None, sources: Mapping[Source, float] | None
 ) -> Part | None:
-    """A copy, a sum or a mean: the changes add up, and the real value is the weighted sum of the sources."""
+    """Recognise a copy, a sum or a mean: the changes add up, and the value is the weighted sum of the sources."""
     if not _same(sum(moved.values()), add.together):
         return None
     if value is not None and sources is not None:
@@ -94,13 +96,13 @@ def _linear(
 def _extreme(
     add: Response, moved: dict[Source, float], value: float | None, sources: Mapping[Source, float] | None
 ) -> Part | None:
-    """A maximum, or two bits combined: each source alone moves the cell by 1, all of them together no further."""
+    """Recognise a maximum, or two bits combined: each source alone moves the cell by 1, all together no further."""
     if any(not _same(change, 1) for change in moved.values()):
         return None
     ways: list[tuple[str, float, Callable[[Sequence[float]], float]]] = [
         ("max", 1, max),
-        ("or", 1, _bitwise(lambda a, b: a | b)),
-        ("xor", len(moved) % 2, _bitwise(lambda a, b: a ^ b)),
+        ("or", 1, partial(_bitwise, or_)),
+        ("xor", len(moved) % 2, partial(_bitwise, xor)),
     ]
     for kind, together, combined in ways:
         if not _same(add.together, together):
@@ -111,7 +113,7 @@ def _extreme(
 
 
 def _smallest_or_product(shrink: Response, grow: Response) -> Part:
-    """A zero anywhere makes it zero: growing one source leaves a minimum, doubles a product, empties an AND."""
+    """Tell apart what a zero makes zero: growing one source leaves a minimum, doubles a product, empties an AND."""
     everyone = _moved(shrink)
     grown = _moved(grow)
     if not grown:
@@ -126,16 +128,9 @@ def _moved(response: Response) -> dict[Source, float]:
     return {s: change for s, change in response.changes.items() if not _same(change, 0)}
 
 
-def _bitwise(combine: Callable[[int, int], int]) -> Callable[[Sequence[float]], float]:
-    def combined(values: Sequence[float]) -> float:
-        if any(v != int(v) for v in values if math.isfinite(v)) or not all(map(math.isfinite, values)):
-            return math.nan
-        total = int(values[0])
-        for v in values[1:]:
-            total = combine(total, int(v))
-        return total
-
-    return combined
+def _bitwise(combine: Callable[[int, int], int], values: Sequence[float]) -> float:
+    whole = all(math.isfinite(v) and v == int(v) for v in values)
+    return reduce(combine, map(int, values)) if whole else math.nan
 
 
 def _same(a: float, b: float) -> bool:

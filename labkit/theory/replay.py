@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.theory.log import Log, Op
 from labkit.theory.origin import Origin
-from labkit.theory.record import Log, Message, Op, Record, rounds
+from labkit.theory.record import Message, Record, rounds
 
 WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "sum": lambda a, b: a + b,
@@ -22,12 +23,13 @@ WAYS: dict[str, Callable[[Any, Any], Any]] = {
     "max": max,
     "min": min,
 }
+Place = tuple[int, int, int]  # of a chunk: buffer, offset, count
 COARSE = {"float16": 1e-2, "bfloat16": 3e-2}  # how far apart equal numbers may be after an addition
 
 
 @dataclass(frozen=True)
 class Element:
-    """One element of a buffer: its value, and where it came from; None where nobody wrote, or nobody knows."""
+    """One element of a buffer: its value, and where it came from; None where nothing was written, or it is unknown."""
 
     value: Any = None
     origin: Origin | None = None
@@ -43,7 +45,7 @@ class Slot:
 
 
 class Ledger:
-    """One rank's record while it is read from its beginning to its end."""
+    """Follow one rank's record from its beginning to its end."""
 
     def __init__(self, rank: int, log: Log, coarse: float) -> None:
         self.rank = rank
@@ -57,11 +59,9 @@ class Ledger:
         self.began: dict[int, int] = {}  # operation → the state in which it began
         self.fresh: list[tuple[int, int, list[Element]]] = []  # received beside the data, not yet used
         self.came = False  # whether anything has been received
-        self.pending: dict[int, tuple[int, int, int]] = {}  # receives that have begun: (buffer, offset, count)
+        self.pending: dict[int, Place] = {}  # receives that have begun
         self.sends = 0  # that have begun
-        self.placed: list[
-            tuple[tuple[int, int, int], int]
-        ] = []  # where received chunks were added, after how many sends
+        self.placed: list[tuple[Place, int]] = []  # where received chunks were added, after how many sends
         self.silent: list[tuple[int, list[Element]]] = []  # received zeros: adding them would leave no trace
 
     def advance(self, until: int) -> None:
@@ -74,15 +74,17 @@ class Ledger:
         self.at = max(self.at, until)
         self.note()
 
-    def add(self, buffer: int, offset: int, came: Sequence[Element]) -> None:
-        """Zeros were added here, though no number tells."""
-        held = self.held[buffer]
-        for i, e in enumerate(came, offset):
-            held[i] = Element(held[i].value, _added([held[i], e]))
-        self.note()
+    def add_zeros(self, buffer: int, offset: int, count: int) -> None:
+        """Add received zeros to the origins here, though no number shows it."""
+        for source, came in [s for s in self.silent if len(s[1]) == count and s[0] != buffer]:
+            if held := self.held.get(buffer):
+                for i, e in enumerate(came, offset):
+                    held[i] = Element(held[i].value, _added([held[i], e]))
+                self.note()
+                self.silent.remove((source, came))
 
     def note(self) -> None:
-        """Remember the state at this position; while a receive runs, nobody may look where it writes."""
+        """Remember the state at this position; what a running receive writes to is unknown until it ends."""
         seen = {b: list(elements) for b, elements in self.held.items()}
         for buffer, offset, count in self.pending.values():
             if buffer in seen:
@@ -90,7 +92,7 @@ class Ledger:
         self.states.append(seen)
 
     def landed(self, buffer: int, offset: int, values: Sequence[Any], origins: Sequence[Origin | None]) -> None:
-        """A receive has ended."""
+        """Note that a receive has ended."""
         elements = [Element(v, o) for v, o in zip(values, origins, strict=True)]
         held = self.held.setdefault(buffer, [Element()] * self.buffers[buffer].size)
         held[offset : offset + len(elements)] = elements
@@ -103,7 +105,7 @@ class Ledger:
     def _first(self, buffer: int, values: Sequence[Any]) -> list[Element]:
         if self.buffers[buffer].first == "recv":
             return [Element()] * len(values)
-        if self.came and self.buffers[buffer].first:  # made after something came: a copy, or nobody knows what
+        if self.came and self.buffers[buffer].first:  # made after something came: a copy, or unknown
             found: dict[tuple[Origin | None, ...], list[Element]] = {}
             for elements in self.held.values():
                 for start in range(len(elements) - len(values) + 1):
@@ -142,21 +144,14 @@ class Ledger:
 
     @staticmethod
     def _windows(source: tuple[int, int, list[Element]], buffer: int, moved: list[int], size: int) -> Iterator[int]:
-        """Where in a buffer a received chunk may have been added so that all that changed is covered."""
+        """Yield where in a buffer a received chunk may have been added so that all that changed is covered."""
         count = len(source[2])
         starts = range(max(0, moved[-1] - count + 1), min(moved[0], size - count) + 1)
         for start in sorted(starts, key=lambda s: s % count != 0):
             if source[0] != buffer or start != source[1]:
                 yield start
 
-    def _explains(
-        self,
-        way: str,
-        old: list[Element],
-        new: Sequence[Any],
-        start: int,
-        came: list[Element],
-    ) -> bool:
+    def _explains(self, way: str, old: list[Element], new: Sequence[Any], start: int, came: list[Element]) -> bool:
         pairs = [(old[start + i].value, e.value, new[start + i]) for i, e in enumerate(came)]
         if any(not isinstance(v, (int, float)) for _, b, c in pairs for v in (b, c)):
             return False
@@ -189,11 +184,11 @@ class Replay:
             tuple(m for i, m in enumerate(record.messages) if places[i] == k + 1)
             for k in range(max(places.values(), default=0))
         ]
-        self._round = {id(op): places[i] for i, m in enumerate(record.messages) for op in (m.send, m.recv) if op}
+        self._round = {id(op): places[i] for i, m in enumerate(record.messages) for op in m.ends}
         families = {f for log in record.logs for f in _families(log)}
         self.slots = [_slots(log, families) for log in record.logs]
         self._forward = False  # whether received chunks are added to what is sent next
-        self._habits: list[set[tuple[int, int, int]]] = [set() for _ in record.ops]  # where else they are added
+        self._habits: list[set[Place]] = [set() for _ in record.ops]  # where else they are added
         self._carried: dict[int, list[Element]] = {}
         self._ledgers = self._read()
         self.known = True
@@ -201,11 +196,11 @@ class Replay:
             self._settle()
 
     def carried(self, message: Message) -> list[Element]:
-        """What a message carried, element by element; nothing where it was not recorded."""
+        """Return what a message carried, element by element; nothing where it was not recorded."""
         return self._shown(self._carried.get(id(message.send), []))
 
     def contents(self, rank: int, slot: int, step: int) -> list[Element]:
-        """What a slot holds when a rank begins with a step (counted from 0); at last, what the cell has left."""
+        """Return what a slot holds when a rank begins with a step (counted from 0); at last, what the cell has left."""
         ledger, place = self._ledgers[rank], self.slots[rank][slot]
         later = (ledger.began[id(o)] for o in self.record.ops[rank] if o.view and self._round.get(id(o), 0) > step)
         state = ledger.states[next(later, -1)]
@@ -213,7 +208,7 @@ class Replay:
         return self._shown(seen)
 
     def place(self, op: Op | None) -> tuple[int, int, int] | None:
-        """(slot, first element, how many) of an operation's tensor in its rank's row."""
+        """Return (slot, first element, how many) of an operation's tensor in its rank's row."""
         if op is None or not op.view:
             return None
         for i, slot in enumerate(self.slots[op.rank]):
@@ -232,15 +227,15 @@ class Replay:
         self._ledgers = self._read()
         self.known = not any(ledger.silent for ledger in self._ledgers)
 
-    def _sent_next(self, rank: int, place: tuple[int, int, int], sends: int) -> bool | None:
-        """Whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
+    def _sent_next(self, rank: int, place: Place, sends: int) -> bool | None:
+        """Tell whether the chunk that a rank has added to is what it sends next; None where it sends nothing more."""
         sent = [o.view for o in self.record.ops[rank] if o.kind == "send" and o.view][sends:]
         return (sent[0].buffer, sent[0].offset, sent[0].count) == place if sent else None
 
     def _read(self) -> list[Ledger]:
         record = self.record
         self._carried.clear()
-        dtypes = {o.dtype for mine in record.ops for o in mine if o.view}
+        dtypes = {o.dtype for o in record.calls if o.view}
         coarse = max((COARSE.get(d or "", 1e-6) for d in dtypes), default=1e-6)
         ledgers = [Ledger(r, log, coarse) for r, log in enumerate(record.logs)]
         sender = {id(m.recv): m.send for m in record.messages if m.send and m.recv}
@@ -276,12 +271,12 @@ class Replay:
             alike = len(carried) == len(values)
             ledger.landed(buffer, offset, values, [e.origin for e in carried] if alike else [None] * len(values))
             if not self._forward and len(habits := self._habits[ledger.rank]) == 1:
-                self._quietly(ledger, next(iter(habits)))
+                ledger.add_zeros(*next(iter(habits)))
             return True
         ledger.advance(op.view.since)
         if op.kind == "send":
             if self._forward:
-                self._quietly(ledger, where)
+                ledger.add_zeros(*where)
             ledger.sends += 1
             held = ledger.held.get(buffer, [])[offset : offset + count]
             values = _held(ledger.journal, buffer, op.view.since)[offset : offset + count]
@@ -295,21 +290,14 @@ class Replay:
             ledger.note()
         return True
 
-    def _quietly(self, ledger: Ledger, where: tuple[int, int, int]) -> None:
-        """Add the zeros that have come."""
-        for came in [s for s in ledger.silent if len(s[1]) == where[2] and s[0] != where[0]]:
-            if where[0] in ledger.held:
-                ledger.add(where[0], where[1], came[1])
-                ledger.silent.remove(came)
-
 
 def _held(journal: Sequence[tuple[int, list[Any]]], buffer: int, at: int) -> list[Any]:
-    """What a buffer held at a position of the journal."""
+    """Return what a buffer held at a position of the journal."""
     return next((list(values) for b, values in reversed(journal[:at]) if b == buffer), [])
 
 
 def _families(log: Log) -> set[str]:
-    """The names of buffers, or of lists of them, that a rank sends, receives or changes."""
+    """Find the names of buffers, or of lists of them, that a rank sends, receives or changes."""
     return {log.buffers[b].name.split("[")[0] for b in _used(log)} - {""}
 
 
@@ -319,7 +307,7 @@ def _used(log: Log) -> set[int]:
 
 
 def _slots(log: Log, families: set[str]) -> list[Slot]:
-    """The buffers of a picture; temporary ones that followed one another, made by one line, share a slot."""
+    """List the buffers of a picture; temporary ones that followed one another, made by one line, share a slot."""
     kinds: dict[int, set[str]] = {}
     ready: dict[int, float] = {}  # when the first message of a buffer was there
     for kind, view in ((o.kind, o.view) for o in log.ops if o.view):

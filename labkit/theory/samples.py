@@ -42,37 +42,32 @@ class Timing:
 
     @property
     def p90(self) -> float:
-        """A tenth of the repetitions were slower."""
+        """The time that a tenth of the repetitions exceeded."""
         return self.quantile(0.9)
 
     @property
-    def spread(self) -> float:
-        """From the quarter to the three quarters of the repetitions: half of them lie within, in seconds a call."""
-        return self.quantile(0.75) - self.quantile(0.25)
-
-    @property
     def late(self) -> list[float]:
-        """By how many seconds each rank began after the first one, in its median repetition."""
+        """The seconds by which each rank began after the first one, in its median repetition."""
         return [float(np.median(rank)) for rank in zip(*self.arrivals, strict=True)]
 
     @property
     def transfer(self) -> float:
-        """From the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
-        return float(np.median([self._after_the_last(i) for i in range(len(self.samples))]))
+        """The time from the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
+        times = []
+        for i, took in enumerate(self.samples):
+            begun = self.arrivals[i] if self.arrivals else (0.0,) * len(took)
+            ended = [b + self.calls * s for b, s in zip(begun, took, strict=True)]
+            times.append((max(ended) - max(begun)) / self.calls)
+        return float(np.median(times))
 
     def quantile(self, q: float) -> float:
-        """The time that a share q of the repetitions stayed within, in seconds a call."""
+        """Return the time that a share q of the repetitions stayed within, in seconds a call."""
         return float(np.quantile(self.slowest, q))
 
     def and_(self, later: Timing) -> Timing:
-        """With the repetitions of a later measurement of the same calls."""
+        """Add the repetitions of a later measurement of the same calls."""
         arrivals = self.arrivals + later.arrivals if self.arrivals and later.arrivals else ()
         return replace(self, samples=self.samples + later.samples, arrivals=arrivals)
-
-    def _after_the_last(self, i: int) -> float:
-        begun = self.arrivals[i] if self.arrivals else (0.0,) * len(self.samples[i])
-        ended = [b + self.calls * s for b, s in zip(begun, self.samples[i], strict=True)]
-        return (max(ended) - max(begun)) / self.calls
 
     def __repr__(self) -> str:
         many = "s" * (self.calls > 1)

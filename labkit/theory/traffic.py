@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
+from labkit.theory.log import Op
 from labkit.theory.primitives import PRIMITIVES, TEXTBOOK, find
-from labkit.theory.record import Meeting, Op, Record
+from labkit.theory.record import Meeting, Record
 
 SLIGHT = 0.02  # of the largest figure: less is headers, not data
 CLOSE = 0.01  # two figures are the same up to here
@@ -35,7 +36,7 @@ class Counted:
 
 
 def flows(told: list[dict[str, Any]]) -> dict[tuple[str, str], tuple[int, int, int, int]]:
-    """Connections that have a rank at both ends: (address, address) → (src, dst, bytes sent, bytes received).
+    """Find connections that have a rank at both ends: (address, address) → (src, dst, bytes sent, bytes received).
 
     One direction each; the addresses tell which socket of one rank is the other end of which of another.
     """
@@ -57,18 +58,13 @@ class Call:
     root: int
 
     def matrix(self, n: int, op: str | None = None) -> np.ndarray:
-        """The textbook's bytes between n ranks; `op` asks what another collective would do with the same buffer."""
+        """Return the textbook's bytes between n ranks; `op` asks what another collective would do with the buffer."""
         k = len(self.ranks)
         root = self.ranks.index(self.root) if self.root >= 0 else 0
         own = PRIMITIVES[op or self.op].traffic(k, self.nbytes, root)
         world = np.zeros((n, n))
         world[np.ix_(self.ranks, self.ranks)] = own
         return world
-
-    @property
-    def algorithm(self) -> str:
-        """The textbook's way: "ring: 2S(N-1)/N from each rank"."""
-        return PRIMITIVES[self.op].route
 
 
 @dataclass(frozen=True)
@@ -86,20 +82,20 @@ class Asked:
         return not self.unknown and bool(self.calls or self.sends.any())
 
     def matrix(self, instead: dict[str, str] | None = None) -> np.ndarray:
-        """Bytes from each rank to each other; `instead` counts some collectives as others."""
+        """Add up the bytes from each rank to each other; `instead` counts some collectives as others."""
         swap = instead or {}
         return sum((c.matrix(self.n, swap.get(c.op)) for c in self.calls), self.sends.copy())
 
     @property
     def name(self) -> str:
-        """What the figure is made of: "3 × all_reduce (ring: 2S(N-1)/N from each rank)"."""
-        count = Counter((c.op, c.algorithm) for c in self.calls)
-        parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({how})" for (op, how), k in count.items()]
+        """The calls that the figure is made of: "3 × all_reduce (ring: 2S(N-1)/N from each rank)"."""
+        count = Counter(c.op for c in self.calls)
+        parts = [f"{f'{k} × ' if k > 1 else ''}{op} ({PRIMITIVES[op].route})" for op, k in count.items()]
         return "; ".join([*parts, *(["what the cell's sends carry"] if self.sends.any() else [])])
 
 
 def home(hosts: Sequence[Sequence[int]], n: int) -> list[int]:
-    """The number of the host that each of n ranks is on; `LabError` where a rank is on none, or on two.
+    """Return the number of the host that each of n ranks is on; `LabError` where a rank is on none, or on two.
 
     >>> home([[0, 2], [1, 3]], 4)
     [0, 1, 0, 1]
@@ -113,7 +109,7 @@ def home(hosts: Sequence[Sequence[int]], n: int) -> list[int]:
 
 
 def asked(record: Record) -> Asked:
-    """What the recorded calls of a cell asked for."""
+    """Read from the recorded calls of a cell what it asked for."""
     calls, unknown = [], []
     sends = np.zeros((record.n, record.n))
     for meeting in sorted(record.meetings, key=_turn):
@@ -123,7 +119,7 @@ def asked(record: Record) -> Asked:
             unknown.append(meeting.names[0])
         else:
             calls.append(call)
-    for op in (o for mine in record.ops for o in mine if o.kind == "send" and not o.error):
+    for op in (o for o in record.calls if o.kind == "send" and not o.error):
         if op.bytes is None or op.peer is None:
             unknown.append(op.op)
         else:
@@ -134,7 +130,7 @@ def asked(record: Record) -> Asked:
 
 
 def _turn(meeting: Meeting) -> tuple[int, float]:
-    """A meeting's place in the order of the lowest rank in it: groups that meet side by side may come in any order."""
+    """Order a meeting as the lowest rank in it comes to it: groups that meet side by side may come in any order."""
     first = min(meeting.ops, key=lambda op: op.rank)
     return first.rank, first.entered
 
@@ -158,13 +154,13 @@ def _call(ranks: tuple[int, ...], ops: Sequence[Op]) -> Call | None:
 
 
 def same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two matrices agree to 1 % wherever data moves, headers left out."""
+    """Tell whether two matrices agree to 1 % wherever data moves, headers left out."""
     data = np.maximum(a, b) > SLIGHT * max(a.max(initial=0), b.max(initial=0))
     return bool((np.abs(a - b) <= CLOSE * np.maximum(a, b))[data].all())
 
 
 def likeness(matrix: np.ndarray, asked: Asked) -> dict[str, str] | None:
-    """Which collectives must be counted as which others for the textbook to have these bytes: {} as they are.
+    """Find which collectives must be counted as which others for the textbook to have these bytes: {} as they are.
 
     None where no single change explains what was seen.
     """
@@ -178,7 +174,7 @@ def likeness(matrix: np.ndarray, asked: Asked) -> dict[str, str] | None:
 
 
 def form(matrix: np.ndarray) -> str:
-    """The form of who sends to whom, "" where it has none that has a name.
+    """Name the form of who sends to whom, "" where it has no name.
 
     >>> form(np.array([[0, 9, 0], [0, 0, 9], [9, 0, 0]]))
     'a ring, each rank to the next one'
@@ -197,7 +193,7 @@ def form(matrix: np.ndarray) -> str:
 
 
 def _forms(who: Sequence[int]) -> Iterator[tuple[str, set[tuple[int, int]]]]:
-    """Every form that has a name, with its edges, for these ranks."""
+    """Yield every form that has a name, with its edges, for these ranks."""
     n = len(who)
     if n < 2:
         return

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,6 @@ def _larger(a: Any, b: Any) -> Any:
 PAIRWISE: dict[str, Callable[[Any, Any], Any]] = {
     "SUM": operator.add,
     "AVG": operator.add,  # then divided by the number of ranks
-    "PREMUL_SUM": operator.add,  # after every rank's value was multiplied by a factor
     "PRODUCT": operator.mul,
     "MIN": _smaller,
     "MAX": _larger,
@@ -40,14 +39,13 @@ PAIRWISE: dict[str, Callable[[Any, Any], Any]] = {
 ALIASES = {"MEAN": "AVG", "PROD": "PRODUCT"}
 
 
-def combine(xs: Sequence[Any], op: Op = "SUM", factor: Any = None) -> Any:
-    """All ranks' values combined in rank order, element by element; the shapes must agree.
+def combine(xs: Sequence[Any], op: Op = "SUM") -> Any:
+    """Combine all ranks' values in rank order, element by element; the shapes must agree.
 
-    `op` is SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR or PREMUL_SUM in any case, torch's own ReduceOp, or a
-    function of two values. PREMUL_SUM multiplies by `factor` first, which is one number or one a rank.
+    `op` is SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR in any case, torch's ReduceOp, or a function of two values.
 
-    >>> combine([3, 4], "AVG"), combine([3, 4], "PREMUL_SUM", factor=[10, 1])
-    (3.5, 34)
+    >>> combine([3, 4], "AVG")
+    3.5
     """
     if len(xs) == 0:
         raise LabError("There is no rank to combine. Give one value a rank.")
@@ -58,11 +56,6 @@ def combine(xs: Sequence[Any], op: Op = "SUM", factor: Any = None) -> Any:
     name = ALIASES.get(name, name)
     if name not in PAIRWISE:
         raise LabError(f"{op!r} is no reduction. Use one of {', '.join(PAIRWISE)}.")
-    if (name == "PREMUL_SUM") != (factor is not None):
-        raise LabError(f"{name} got factor={factor}. Give a factor to PREMUL_SUM, and to no other reduction.")
-    if factor is not None:
-        factors = factor if isinstance(factor, Sequence) else [factor] * len(xs)
-        xs = [_each(lambda v, f=f: v * f, x) for x, f in zip(xs, factors, strict=True)]
     try:
         total = functools.reduce(functools.partial(_each, PAIRWISE[name]), xs[1:], copy(xs[0]))
         return _each(lambda v: v / len(xs), total) if name == "AVG" else total
@@ -103,7 +96,7 @@ def join(chunks: Sequence[Any]) -> Any:
 
 
 def shape_of(x: Any) -> tuple[Any, ...]:
-    """The shape of a value; a list is one more dimension, and a ragged one ends in the list of its shapes."""
+    """Return the shape of a value; a list is one more dimension, and a ragged one ends in the list of its shapes."""
     if not isinstance(x, (list, tuple)):
         return tuple(getattr(x, "shape", ()))
     inner = [shape_of(v) for v in x]
@@ -113,14 +106,14 @@ def shape_of(x: Any) -> tuple[Any, ...]:
 
 
 def _each(f: Callable[..., Any], *values: Any) -> Any:
-    """f of values, or of their elements where they are lists."""
+    """Apply f to values, or to their elements where they are lists."""
     if any(isinstance(v, (list, tuple)) for v in values):
         return [_each(f, *elements) for elements in zip(*values, strict=True)]
     return f(*values)
 
 
 def copy(x: Any) -> Any:
-    """A value that shares no list and no array with x."""
+    """Return a value that shares no list and no array with x."""
     if isinstance(x, (list, tuple)):
         return [copy(v) for v in x]
     return x.copy() if isinstance(x, np.ndarray) else x
@@ -136,14 +129,37 @@ def _check_shapes(xs: Sequence[Any]) -> None:
             )
 
 
+def atoms(value: Any) -> Iterator[Any]:
+    """Yield what is in a value's lists, tuples and dicts, in order: arrays, numbers, words.
+
+    >>> list(atoms([1, {"a": (2, "x")}]))
+    [1, 2, 'x']
+    """
+    if isinstance(value, (dict, list, tuple)):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from atoms(inner)
+    else:
+        yield value
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return the same structure of lists, tuples and dicts with every atom changed.
+
+    >>> mapped(abs, [-1, {"a": (-2,)}])
+    [1, {'a': (2,)}]
+    """
+    if isinstance(value, dict):
+        return {key: mapped(change, inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(mapped(change, inner) for inner in value)
+    return change(value)
+
+
 def leaves(value: Any) -> list[Any]:
-    """The numbers, words and other atoms in a value, in order: of an array or a tensor, a list, a tuple or a dict.
+    """List the numbers, words and other single things in a value, in order; an array or a tensor has its elements.
 
     >>> leaves([np.array([1, 2]), {"a": (3, "x")}])
     [1, 2, 3, 'x']
     """
-    if hasattr(value, "ravel"):  # numpy's and torch's alike
-        return list(value.ravel().tolist())
-    if isinstance(value, dict):
-        value = list(value.values())
-    return [leaf for v in value for leaf in leaves(v)] if isinstance(value, (list, tuple)) else [value]
+    has = (a.ravel().tolist() if hasattr(a, "ravel") else [a] for a in atoms(value))  # numpy's and torch's alike
+    return [leaf for several in has for leaf in several]

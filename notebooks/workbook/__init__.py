@@ -6,19 +6,19 @@ labkit finds all of it through `labkit.content`; nothing here is imported by lab
 TOOLS: dict[str, str] = {
     "Atlas": "atlas.face:Atlas",
     "Elsewhere": "elsewhere.face:Elsewhere",
-    "Late": "late.show:Late",
-    "Moves": "windows.moves:Moves",
     "Painter": "painter.face:Painter",
     "Phrasebook": "phrasebook.face:Phrasebook",
     "Planner": "planning.planner:Planner",
-    "Race": "race.show:Race",
-    "Sweep": "sweep.show:Sweep",
     "WhatIf": "whatif.face:WhatIf",
     "draw": "draw:draw",
-    "late": "late.observe:observe",
     "mpi": "mpi:show",
-    "race": "race.measure:measure",
-    "sheet": "sheet.face:run",
-    "sweep": "sweep.measure:measure",
+}
+METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
+    "histogram": "histogram:histogram",
+    "late": "late.face:late",
+    "moves": "windows.face:moves",
+    "race": "race.face:race",
+    "sheet": "sheet.face:sheet",
+    "sweep": "sweep.face:sweep",
 }
 PLANS = "15c"  # the lesson of the Planner, whose best plans `lab.progress()` shows

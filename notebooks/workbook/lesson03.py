@@ -10,8 +10,8 @@ from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case, draws
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
+from labkit.theory.log import Log
 from labkit.theory.primitives import OBJECTS
-from labkit.theory.record import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size

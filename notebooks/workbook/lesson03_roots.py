@@ -14,6 +14,7 @@ from labkit.grading.inputs import Case, draws, vectors, with_roots
 from labkit.grading.promises import Once, Root
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
+from labkit.theory.values import split
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
@@ -219,7 +220,7 @@ def gather_predictions(mine):
 
 @exercise(
     "Deal out what does not divide",
-    lambda xs: collectives.split(xs[0], len(xs)),
+    lambda xs: split(xs[0], len(xs)),
     minutes=15,
     difficulty=2,
     inputs=lambda n: [  # more elements than ranks, fewer, none

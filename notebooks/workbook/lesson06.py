@@ -13,6 +13,7 @@ from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Messages, OnlyTo
 from labkit.theory import collectives
+from labkit.theory.values import split
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
@@ -69,7 +70,7 @@ def naive_all_reduce(x):
 
 @by_messages(
     "The ring's first half",
-    lambda xs: collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs]),
+    lambda xs: collectives.reduce_scatter([split(x, len(xs)) for x in xs]),
     minutes=9,
     difficulty=3,
     promises=(OnlyTo(+1), Messages(lambda n: n - 1)),

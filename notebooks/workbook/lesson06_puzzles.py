@@ -10,6 +10,7 @@ from labkit.grading.exercise import NOTHING, Budget, Least, exercise
 from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.promises import InSteps, Messages, OnlyTo
 from labkit.theory import collectives
+from labkit.theory.values import split
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
@@ -20,7 +21,7 @@ by_messages = partial(exercise, forbids=("collectives",), keeps_input=True)
 
 @by_messages(
     "The ring turns the other way",
-    lambda xs: collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs]),
+    lambda xs: collectives.reduce_scatter([split(x, len(xs)) for x in xs]),
     minutes=6,
     promises=(OnlyTo(-1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),

@@ -12,7 +12,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 from workbook.harnesses import calls, in_a_folder
 
 if TYPE_CHECKING:

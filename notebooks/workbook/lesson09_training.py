@@ -11,11 +11,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from labkit.grading.evidence import place
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 from workbook.harnesses import calls, in_a_folder, with_gradients
 
 if TYPE_CHECKING:
@@ -357,10 +356,10 @@ def run_compressed_average(fn, grad, error):
     assert mean.dtype == torch.float32, f"it returns {mean.dtype}, and float32 is asked for"
     for op in Log.of(recorder.records()).ops:
         assert op.dtype not in ("float16", "float32", "float64"), (
-            f"it brings {op.dtype} to {op.called}{place(op)}, and may send bfloat16 only"
+            f"it brings {op.dtype} to {op.called}{op.at}, and may send bfloat16 only"
         )
         assert op.dtype != "bfloat16" or not op.reduce, (
-            f"{op.called}{place(op)} adds up in bfloat16, and rounds at every addition: add up in float32 yourself"
+            f"{op.called}{op.at} adds up in bfloat16, and rounds at every addition: add up in float32 yourself"
         )
     slips = {
         "leaves the old `error` out of what it sends": grad - grad.bfloat16().float(),

@@ -9,7 +9,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls, Once
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 from workbook.harnesses import my_group
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from unittest.mock import patch
 import numpy as np
 
 from labkit.floor.words import count
-from labkit.grading.evidence import place
 from labkit.grading.exercise import ANY, Case, exercise
 from labkit.grading.prediction import SEEN, ask, series
 from labkit.grading.promises import Calls
-from labkit.theory.record import Log
+from labkit.theory.log import Log
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
@@ -155,11 +154,11 @@ def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> I
         if op.kind == "recv":
             right_peer("receives from", op.peer, source)
             assert not op.asynchronous or op.waited or op.asked, (
-                f"The function may use what {op.name}{place(op)} brings before it is there: it has to call the "
+                f"The function may use what {op.name}{op.at} brings before it is there: it has to call the "
                 f"`wait()` of what {op.name} returns."
             )
         assert op.kind != "send" or number in sent, (
-            f"The function calls {op.called}{place(op)}. Send with `send`, which it is given: so whoever "
+            f"The function calls {op.called}{op.at}. Send with `send`, which it is given: so whoever "
             "calls it can choose how the messages are sent."
         )
 

@@ -11,7 +11,8 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls, Messages, OnlyTo
-from labkit.theory.record import Op, Record
+from labkit.theory.log import Op
+from labkit.theory.record import Record
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size

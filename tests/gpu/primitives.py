@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from labkit.theory import collectives
+from labkit.theory.values import combine, split
 from tests.gpu.lane import SYNC, Lane, N
 
 SIZES = [8, 4096]  # elements
@@ -27,13 +28,13 @@ Wants = Callable[[list[Any]], list[Any]]
 
 
 def _cut(xs: list[Any]) -> list[Any]:
-    return [collectives.split(x, N) for x in xs]
+    return [split(x, N) for x in xs]
 
 
 def _in(groups: list[list[int]]) -> Wants:
     """What each rank has after an all-reduce in each of these groups."""
     mine = {r: group for group in groups for r in group}
-    return lambda xs: [collectives.combine([xs[q] for q in mine[r]]) for r in range(N)]
+    return lambda xs: [combine([xs[q] for q in mine[r]]) for r in range(N)]
 
 
 def _everywhere(value: Any) -> Wants:
@@ -67,7 +68,7 @@ PRIMITIVES: dict[str, tuple[str, Wants]] = {
     },
     "all_reduce PREMUL_SUM": (
         "dist.all_reduce(x, dist._make_nccl_premul_sum(0.5))\ny = x",
-        functools.partial(collectives.all_reduce, op="PREMUL_SUM", factor=0.5),
+        lambda xs: collectives.all_reduce([0.5 * x for x in xs]),
     ),
     "all_reduce of int64": ("x = x.long()\ndist.all_reduce(x)\ny = x", SUM),
     "all_reduce of bfloat16": ("x = x.bfloat16()\ndist.all_reduce(x)\ny = x", SUM),

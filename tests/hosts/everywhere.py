@@ -22,7 +22,7 @@ from tests.hosts.files import NODES
 from tests.hosts.hosts import CHECKOUT, HOME, NAMES, Hosts, Process
 from tests.hosts.notebook import HostNotebook
 from tests.live.notebook import Cell
-from tests.live.processes import eventually
+from tests.live.processes import STATES, eventually
 
 CUT_OFF = 60.0  # seconds in which a host that is cut off has ended its part of the lab
 GONE = 10.0  # seconds in which everything must be gone from every host, however a lab ends
@@ -80,7 +80,7 @@ def table(notebook: HostNotebook) -> list[Row]:
 
 
 def states(notebook: HostNotebook) -> list[str]:
-    return ast.literal_eval(notebook.value("[row['state'] for row in lab.status()]"))
+    return ast.literal_eval(notebook.value(STATES))
 
 
 def alive(notebook: HostNotebook, lost: tuple[int, ...] = ()) -> None:

@@ -16,6 +16,10 @@ from typing import Any
 
 import psutil
 
+STATES = """[
+    "dead" if r in lab._engines.dead() else (where or {"state": "silent"})["state"]
+    for r, where in lab._engines.ask("where", range(lab.n), 1.0).items()
+]"""
 SOON = 20.0  # seconds after which a test gives up; no test measures time
 
 
@@ -25,6 +29,11 @@ def eventually(what: Callable[[], Any], seconds: float = SOON) -> Any:
     while not (answer := what()) and time.monotonic() < deadline:
         time.sleep(0.02)
     return answer
+
+
+def states(lab: Any) -> list[str]:
+    """What each rank does now: "idle", "computing", "collective", "stopped", "silent" or "dead"."""
+    return list(eval(STATES, {"lab": lab}))
 
 
 def carrying(text: str) -> list[psutil.Process]:

@@ -11,6 +11,8 @@ import pytest
 import torch.distributed as dist
 
 from labkit import CellError
+from labkit.faces.drawing import Drawing
+from labkit.lab import Lab
 from labkit.theory.primitives import PRIMITIVES
 from tests.live.refusals import ALIVE, refusal
 
@@ -249,7 +251,7 @@ def attempts(name, parameter, whats, run):
     for begun, what in enumerate(whats):
         if said := attempt(name, parameter, what):
             print(f"{name}({parameter}={what}): {said}")
-        guard.pardon()
+        guard.clear_refusal()
         store.set(f"{run}/{begun}/{rank}", "1")
         while not store.check([f"{run}/{begun}/{r}" for r in members]):  # as `wait` does, where no interrupt reaches it
             time.sleep(0.002)
@@ -281,3 +283,15 @@ def test_wrong_arguments_kill_no_rank_and_show_nothing_of_labkits_own(lab, name,
     assert "".join(said) == ""
     assert lab.run(ALIVE) == [f"{r} {lab.n} {100 + r}\n" for r in range(lab.n)]
     assert not [w for w in recwarn if "labkit's own mistake" in str(w.message)]
+
+
+def test_a_lesson_s_tool_is_a_method_of_the_lab_and_a_mistyped_name_is_none(lab):
+    assert {"late", "moves", "race", "sheet", "sweep", "histogram"} <= set(dir(lab))
+    assert lab.race.__doc__.startswith("Let all-reduces race")
+    with pytest.raises(AttributeError, match="'Lab' object has no attribute 'rase'") as raised:
+        lab.rase  # noqa: B018
+    assert raised.value.obj is lab
+
+
+def test_the_face_of_a_lab_is_small():
+    assert len([name for name in vars(Lab) | vars(Drawing) if not name.startswith("_")]) <= 23

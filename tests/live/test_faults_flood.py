@@ -78,7 +78,7 @@ def test_what_a_program_of_a_cell_writes_is_cut_as_well_and_fills_no_log(real):
     assert shown[0] == "rank 0 │ 1"
     assert shown[-1] == "rank 0 │ 2000000"
     assert any(map(NOTE.search, shown))
-    logs = Path(eval(real.value("lab.address"))).parent.glob("log/*engine*.log")
+    logs = Path(eval(real.value("lab._address"))).parent.glob("log/*engine*.log")
     assert sum(log.stat().st_size for log in logs) < 8 << 20  # seq wrote twice as much
 
 
@@ -100,7 +100,7 @@ def test_a_cell_that_raises_after_a_flood_shows_both(lab, capsys):
 @pytest.mark.parametrize("where", ["True", "rank == 1"])
 def test_stop_ends_a_flood_without_end_and_the_next_cell_works(real, where):
     real.value("lab.run('keep = 7')")
-    file = Path(eval(real.value("lab.address"))).parent / "stdout-1.txt"
+    file = Path(eval(real.value("lab._address"))).parent / "stdout-1.txt"
     file.unlink(missing_ok=True)
     real.run("lab.why()")  # Stop shows a picture: what draws it is in memory by now
     before = psutil.Process(real.pid).memory_info().rss

@@ -29,7 +29,7 @@ def notebook():
 @pytest.fixture
 def sleep(notebook):
     """Let the kernel and all that its lab has started stand still, as in a sleep, and then go on."""
-    everyone = [psutil.Process(notebook.pid), *Trace.of(eval(notebook.value("lab.address"))).processes()]
+    everyone = [psutil.Process(notebook.pid), *Trace.of(eval(notebook.value("lab._address"))).processes()]
 
     def stand_still():
         try:
@@ -45,10 +45,10 @@ def sleep(notebook):
 
 
 def test_ranks_that_slept_between_two_cells_are_the_same_afterwards(notebook, sleep):
-    ranks = notebook.value("[(row['pid'], row['engine']) for row in lab.status()]")
+    ranks = notebook.value("[(m.pid, m.engine) for m in lab._engines.members]")
     sleep()
     assert notebook.run(ALIVE).stdout == EACH
-    assert notebook.value("[(row['pid'], row['engine']) for row in lab.status()]") == ranks
+    assert notebook.value("[(m.pid, m.engine) for m in lab._engines.members]") == ranks
 
 
 @pytest.mark.parametrize("who", ["True", "rank == 1"], ids=["all compute", "two wait for one that computes"])

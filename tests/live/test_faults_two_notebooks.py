@@ -9,7 +9,7 @@ from tests.live.processes import Trace, eventually
 
 ALIVE = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep)"
 EACH = "rank 0 │ 2 100\nrank 1 │ 2 101\n"
-PIDS = "[row['pid'] for row in lab.status()]"
+PIDS = "[m.pid for m in lab._engines.members]"
 
 
 STARTS = "from labkit import start\nlab = start(2, timeout=20)"
@@ -31,7 +31,7 @@ def test_a_cell_of_one_notebook_goes_on_while_the_other_one_ends(one, tmp_path, 
         other.value(STARTS)
         other.run(KEEPS)
         ranks = one.value(PIDS)
-        trace = Trace.of(eval(other.value("lab.address")))
+        trace = Trace.of(eval(other.value("lab._address")))
         begun, on = f"Path('{tmp_path}', str(rank))", f"Path('{tmp_path}', 'on')"
         cell = one.send(f"{ALIVE}\n{begun}.touch()\nwhile rank and not {on}.exists(): pass\ndist.barrier()")
         assert eventually(lambda: len(list(tmp_path.iterdir())) == 2)

@@ -80,7 +80,7 @@ def test_every_reduction_is_recognised(lab, op, kind):
     dtype = "float32" if op == "AVG" else "int64"
     lab.run(f"x = torch.tensor([3, 1, 4, 1], dtype=torch.{dtype}) * (rank + 1) % 5")
     flow = lab.flow(f"dist.all_reduce(x, op=dist.ReduceOp.{op})", "x", means="all_reduce")
-    assert {part["kind"] for row in flow.data["parts"] for part in row} == {kind}
+    assert {part.kind for row in flow._seen.parts for *_, part in row} == {kind}
     assert flow.mistakes == []
 
 

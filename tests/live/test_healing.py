@@ -13,7 +13,7 @@ from labkit import CellError, LabError, StoppedError
 from labkit.cluster.engines import Engines
 from labkit.outcome.outcome import Healed, Note
 from labkit.outcome.phrases import healed
-from tests.live.processes import SOON, Trace, eventually
+from tests.live.processes import SOON, Trace, eventually, states
 
 ALIVE = """
 y = torch.ones(1)
@@ -28,15 +28,15 @@ def _variables(lab):
 
 
 def pid(lab, rank):
-    return next(row["pid"] for row in lab.status() if row["rank"] == rank)
+    return lab._engines.members[rank].pid
 
 
 def alive(lab, lost=()):
     """All ranks are there, under their numbers; only the lost ones come without their variables."""
     told = [f"{r} {lab.n} {lab.n} {None if r in lost else 100 + r}\n" for r in range(lab.n)]
     assert lab.run(ALIVE) == told
-    assert [row["rank"] for row in lab.status()] == list(range(lab.n))
-    assert {row["state"] for row in lab.status()} == {"idle"}
+    assert [m.rank for m in lab._engines.members] == list(range(lab.n))
+    assert set(states(lab)) == {"idle"}
 
 
 def ended(lab, code, lost):
@@ -103,7 +103,7 @@ def test_all_ranks_killed_in_a_cell_are_replaced(lab):
 
 def test_a_rank_killed_between_cells_is_replaced_before_the_next_one(lab, capsys):
     os.kill(pid(lab, 2), signal.SIGKILL)
-    assert eventually(lambda: lab.status()[2]["state"] == "dead")
+    assert eventually(lambda: states(lab)[2] == "dead")
     alive(lab, {2})
     said = capsys.readouterr().out
     assert "Rank 2 had died (SIGKILL); rank 2 was started anew, " in said
@@ -111,7 +111,7 @@ def test_a_rank_killed_between_cells_is_replaced_before_the_next_one(lab, capsys
 
 def test_stop_while_the_ranks_are_brought_back_heals_them_and_stops_the_cell_that_waits_for_it(lab, monkeypatch):
     os.kill(pid(lab, 2), signal.SIGKILL)
-    assert eventually(lambda: lab.status()[2]["state"] == "dead")
+    assert eventually(lambda: states(lab)[2] == "dead")
     really = Engines.join
 
     def pressed(engines):
@@ -134,9 +134,9 @@ def test_ranks_that_labkit_itself_failed_to_heal_are_healed_before_the_next_cell
 
 def test_a_rank_killed_between_cells_is_replaced_by_hand(lab):
     os.kill(pid(lab, 0), signal.SIGKILL)
-    assert eventually(lambda: lab.status()[0]["state"] == "dead")
+    assert eventually(lambda: states(lab)[0] == "dead")
     lab.heal()
-    assert lab.status()[0]["state"] == "idle"
+    assert states(lab)[0] == "idle"
     alive(lab, {0})
 
 
@@ -161,10 +161,10 @@ def test_what_a_rank_gets_back_is_named_and_many_names_are_counted():
 
 
 def test_ranks_are_right_though_engine_ids_have_moved_on(lab):
-    engines = [row["engine"] for row in lab.status()]
+    engines = [m.engine for m in lab._engines.members]
     ended(lab, "if rank == 0: os.kill(os.getpid(), signal.SIGKILL)", {0})
     lab.run("import os, signal")
-    moved = [row["engine"] for row in lab.status()]
+    moved = [m.engine for m in lab._engines.members]
     assert moved[0] not in engines
     assert moved[1:] == engines[1:]
     assert lab.run("print(rank)", ranks=[0, 2]) == ["0\n", "2\n"]
@@ -247,7 +247,7 @@ def test_the_processes_of_a_replaced_rank_end_with_it(lab):
 
 def forks(lab):
     """The fork server and everything that it forked, which looks alike from outside."""
-    alike = [p for p in Trace.of(lab.address).processes() if p.status() != psutil.STATUS_ZOMBIE]
+    alike = [p for p in Trace.of(lab._address).processes() if p.status() != psutil.STATUS_ZOMBIE]
     return [p for p in alike if "labkit.cluster.forkserver" in p.cmdline()]
 
 
@@ -256,7 +256,7 @@ def fork_server(lab):
 
 
 def controller(lab):
-    others = {fork_server(lab).pid, *(row["pid"] for row in lab.status())}
+    others = {fork_server(lab).pid, *(m.pid for m in lab._engines.members)}
     return next(p for p in forks(lab) if p.pid not in others)
 
 
@@ -279,7 +279,7 @@ def test_a_rank_replaced_after_several_controllers_gets_an_engine_of_its_own(lab
         killed(controller(lab))
         alive(lab)
     ended(lab, "if rank == 0: os._exit(1)", {0})
-    engines = [row["engine"] for row in lab.status()]
+    engines = [m.engine for m in lab._engines.members]
     assert len(set(engines)) == len(engines)
 
 

@@ -41,8 +41,8 @@ for _ in range(3): (w @ w).relu().sum().backward()
 dist.all_reduce(w.grad, group=group)
 threads = torch.get_num_threads()""")
     assert lab.pull("threads") == [1] * lab.n
-    for row in lab.status():
-        found = threads(row["pid"])
+    for member in lab._engines.members:
+        found = threads(member.pid)
         for name, each in OF_A_GROUP.items():
             assert found.pop(name) == GROUPS * each
         sockets = sum(found.pop(name) for name in list(found) if name.startswith("ZMQbg"))
@@ -52,8 +52,8 @@ threads = torch.get_num_threads()""")
 
 
 def test_the_other_processes_of_a_lab_have_few_threads_however_many_cores_there_are(lab):
-    ranks = {row["pid"] for row in lab.status()}
-    others = [p for p in Trace.of(lab.address).processes() if p.pid not in ranks]
+    ranks = {m.pid for m in lab._engines.members}
+    others = [p for p in Trace.of(lab._address).processes() if p.pid not in ranks]
     each = sorted(threads(p.pid).total() for p in others)
     assert (
         len(each) == 3
@@ -64,7 +64,7 @@ def test_the_other_processes_of_a_lab_have_few_threads_however_many_cores_there_
 
 def test_forty_idle_labs_leave_a_core_to_others(lab):
     """Processor time, not the clock's: other work on the machine makes it no longer, or a little."""
-    pids = [p.pid for p in Trace.of(lab.address).processes()]
+    pids = [p.pid for p in Trace.of(lab._address).processes()]
     before, since = busy(pids), time.monotonic()
     time.sleep(5)
     share = (busy(pids) - before) / (time.monotonic() - since)

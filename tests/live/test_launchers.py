@@ -1,14 +1,12 @@
-"""The fork launchers as ipyparallel's own, the ordinary launcher in their place, and a lab that notebooks share."""
+"""The ordinary launcher in place of the forking ones, and a lab that notebooks share."""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
 import sys
 from pathlib import Path
 
-import ipyparallel as ipp
 import pytest
 import zmq
 
@@ -16,37 +14,14 @@ import labkit
 from labkit.cluster.controller import Controller
 from labkit.starting import _attached, _default_launcher
 from tests.live.notebook import Notebook
-from tests.live.processes import Trace, carrying, eventually
+from tests.live.processes import Trace, eventually
 
 SUM = "%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nint(x)"
 
 
-def test_the_launchers_serve_any_ipyparallel_cluster_and_clean_up(tmp_path):
-    cluster = ipp.Cluster(
-        engines="labkit",
-        controller="labkit",
-        controller_args=["--HeartMonitor.period=100"],
-        profile_dir=str(tmp_path),
-        n=2,
-        log_level=50,
-    )
-    with cluster as client:
-        client.wait_for_engines(2, timeout=60)
-        pids = client[:].apply_sync(os.getpid)
-        assert len(set(pids)) == 2
-        assert client[:].apply_sync(lambda: "torch" in __import__("sys").modules) == [True, True]
-        cluster.stop_engines_sync(*cluster.engines)
-        cluster.start_engines_sync(1)
-        assert eventually(lambda: client.ids == [2])
-        assert client[:].apply_sync(os.getpid)[0] not in pids
-        assert (tmp_path / "fork.sock").exists()
-    assert eventually(lambda: not carrying(str(tmp_path)) and not any(os.path.exists(f"/proc/{p}") for p in pids))
-    assert not (tmp_path / "fork.sock").exists()
-
-
 def test_the_ordinary_launcher_serves_where_forking_is_unsafe(monkeypatch):
     with labkit.start(2, engines="local", timeout=2) as lab:
-        trace, cluster = Trace.of(lab.address), lab._console.engines.processes.cluster
+        trace, cluster = Trace.of(lab._address), lab._console.engines.processes.cluster
         assert lab.run("x = torch.ones(1)\ndist.all_reduce(x)\nint(x)") == ["2", "2"]
         with pytest.raises(labkit.StuckError, match="rank 1 waits in barrier"):
             lab.run("if rank: dist.barrier()")
@@ -85,20 +60,20 @@ def shared():
 
 
 def attached(shared):
-    return Notebook(LABKIT_SHARED=shared.address, LABKIT_QUIET="1")
+    return Notebook(LABKIT_SHARED=shared._address, LABKIT_QUIET="1")
 
 
 def pids(notebook):
-    return json.loads(notebook.value("[row['pid'] for row in lab.status()]"))
+    return json.loads(notebook.value("[m.pid for m in lab._engines.members]"))
 
 
 def test_each_notebook_gets_fresh_ranks_of_the_shared_lab(shared):
-    forks = len(Trace.of(shared.address).processes())
+    forks = len(Trace.of(shared._address).processes())
     seen = []
     for n in (2, 3):
         with attached(shared) as notebook:
             notebook.value(f"from labkit import start\nlab = start({n})")
-            assert notebook.value("lab.address").strip("'") == shared.address
+            assert notebook.value("lab._address").strip("'") == shared._address
             assert notebook.run(SUM).stdout == {2: "ranks 0, 1 │ 2\n", 3: "ranks 0–2 │ 3\n"}[n]
             assert notebook.value("lab.pull(\"'keep' in globals()\")") == str([False] * n)
             notebook.value("%px keep = 1")
@@ -106,8 +81,8 @@ def test_each_notebook_gets_fresh_ranks_of_the_shared_lab(shared):
             seen += pids(notebook)
             notebook.value("lab.stop()")
             assert notebook.run("lab").result.startswith("A lab that was stopped.")
-    assert Trace.of(shared.address).path.exists()
-    assert eventually(lambda: len(Trace.of(shared.address).processes()) <= forks)
+    assert Trace.of(shared._address).path.exists()
+    assert eventually(lambda: len(Trace.of(shared._address).processes()) <= forks)
 
 
 def test_a_rank_killed_in_an_attached_notebook_is_replaced(shared):
@@ -124,8 +99,8 @@ def test_a_controller_killed_under_an_attached_notebook_comes_back(shared):
         notebook.value("from labkit import start\nlab = start(2)")
         notebook.value("%px keep = rank")
         mine = pids(notebook)
-        forks = [p for p in Trace.of(shared.address).processes() if "labkit.cluster.forkserver" in p.cmdline()]
-        theirs = {row["pid"] for row in shared.status()}
+        forks = [p for p in Trace.of(shared._address).processes() if "labkit.cluster.forkserver" in p.cmdline()]
+        theirs = {m.pid for m in shared._engines.members}
         (controller,) = [p for p in forks if p.pid not in {*mine, *theirs} and p.ppid() in {q.pid for q in forks}]
         controller.kill()
         controller.wait(5)
@@ -141,16 +116,16 @@ def test_nobody_attaches_to_a_stale_address(tmp_path, stale):
     address = tmp_path / "address.json"
     if stale is not None:
         address.write_text(stale)
-    assert _attached(str(address), 10.0, lambda gpus: (2, "gloo")) is None
+    assert _attached(str(address), 10.0, lambda gpus: (2, "gloo", []), print) is None
 
 
 def test_the_address_of_a_lab_that_has_stopped_starts_a_lab_of_ones_own(tmp_path):
     lab = labkit.start(1)
-    text = Path(lab.address).read_text()
+    text = Path(lab._address).read_text()
     lab.stop()
     address = tmp_path / "address.json"
     address.write_text(text)
     with Notebook(LABKIT_SHARED=str(address)) as notebook:
         notebook.value("from labkit import start\nlab = start(1)")
-        assert notebook.value("lab.address").strip("'") != str(address)
+        assert notebook.value("lab._address").strip("'") != str(address)
         assert notebook.run(SUM).stdout == "rank 0 │ 1\n"

@@ -8,6 +8,7 @@ from labkit.grading.exercise import Budget
 from labkit.grading.inputs import Case, draws
 from labkit.grading.promises import Calls, OnlyTo, SameGroups, Travels
 from labkit.theory import collectives
+from labkit.theory.values import split
 
 FUNCOL = "import torch.distributed._functional_collectives as funcol\n"
 BY_OTHER_WAYS = {
@@ -53,7 +54,7 @@ def test_a_way_of_the_library_that_costs_more_than_the_textbooks_is_seen_on_the_
     return mine"""
 
     def halves(xs):
-        return collectives.reduce_scatter([collectives.split(x, len(xs)) for x in xs])
+        return collectives.reduce_scatter([split(x, len(xs)) for x in xs])
 
     verdict = checked(
         lab, f"def f(x):\n{body}", halves, budget=Budget(sent=lambda n, S: (n - 1) / n * S),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from labkit import LabError
-from tests.live.processes import eventually
+from tests.live.processes import eventually, states
 
 
 def test_look_shows_one_row_a_rank_and_says_what_differs(lab):
@@ -90,8 +90,8 @@ def test_pushing_what_cannot_cross_is_refused_and_the_lab_lives_on(lab, value):
 
 
 def died(lab, rank):
-    os.kill(lab.status()[rank]["pid"], signal.SIGKILL)
-    assert eventually(lambda: lab.status()[rank]["state"] == "dead")
+    os.kill(lab._engines.members[rank].pid, signal.SIGKILL)
+    assert eventually(lambda: states(lab)[rank] == "dead")
 
 
 def test_pulling_from_a_rank_that_has_died_finds_it_replaced(lab):
@@ -117,9 +117,9 @@ def test_the_lab_shows_a_row_a_rank_with_what_the_ranks_say_of_themselves(lab):
     assert "<table" in lab._repr_html_()
 
 
-def test_a_dead_rank_shows_in_the_lab_and_its_status(lab):
+def test_a_dead_rank_shows_in_the_lab_and_its_table(lab):
     died(lab, 1)
-    assert [row["state"] for row in lab.status()] == ["idle", "dead", "idle"]
+    assert states(lab) == ["idle", "dead", "idle"]
     assert "dead" in repr(lab)
     lab.heal()
 

@@ -14,6 +14,7 @@ import labkit
 from labkit import CellError
 from labkit.cluster import memory_check, mps
 from labkit.cluster.process import Process
+from labkit.faces import current_lab
 from labkit.floor import time_limits
 from tests import standin_mps
 from tests.live.notebook import Notebook
@@ -45,7 +46,7 @@ def log(tmp_path, monkeypatch):
 
 
 def pids(lab):
-    return [row["pid"] for row in lab.status()]
+    return [m.pid for m in lab._engines.members]
 
 
 def daemon(trace, log):
@@ -56,9 +57,9 @@ def daemon(trace, log):
 
 def test_ranks_that_share_a_gpu_run_under_a_daemon_which_ends_with_the_lab(log):
     with labkit.start(3) as lab:
-        trace = Trace.of(lab.address)
-        assert lab.reason.startswith("3 ranks with NCCL, which share 1 GPU for teaching: ")
-        assert lab.reason.endswith(f"\n{TOGETHER}")
+        trace = Trace.of(lab._address)
+        assert str(current_lab.started()).startswith("3 ranks with NCCL, which share 1 GPU for teaching: ")
+        assert str(current_lab.started()).endswith(f"\n{TOGETHER}")
         assert repr(lab).count("device=cuda:0 (shared by 3 ranks under MPS)") == 3
         assert lab.run(SUM) == ["3"] * 3
         assert lab.run(HOW) == ["sockets\n"] * 3
@@ -74,7 +75,7 @@ def test_the_daemon_ends_with_a_kernel_that_is_killed(log):
         notebook.value(
             "from labkit.cluster import memory_check\nmemory_check.CUDA = memory_check.RANK\nfrom labkit import start"
         )
-        trace = Trace.of(notebook.value("lab = start(2)\nlab.address").strip("'"))
+        trace = Trace.of(notebook.value("lab = start(2)\nlab._address").strip("'"))
         assert len(log("client")) == 2
         notebook.kill()
         assert eventually(trace.gone), trace.left()
@@ -94,8 +95,9 @@ def test_each_way_of_sharing_is_tried_where_the_one_before_fails(log, monkeypatc
     with labkit.start(2) as lab:
         assert lab.run(HOW) == [f"{way}\n"] * 2
         assert lab.run(SUM) == ["2"] * 2
-        assert (TOGETHER in lab.reason) is (way != "turns")
-        assert ("NCCL could not join them under an MPS daemon: ranks 0, 1: " in lab.reason) is (way == "turns")
+        said = str(current_lab.started())
+        assert (TOGETHER in said) is (way != "turns")
+        assert ("NCCL could not join them under an MPS daemon: ranks 0, 1: " in said) is (way == "turns")
         assert len(log("begun")) == 2
 
 
@@ -103,13 +105,13 @@ def test_where_nccl_joins_nobody_the_ranks_are_cpu_ranks_without_a_daemon(log, m
     monkeypatch.setenv("STANDIN_REFUSES", "direct sockets turns")
     with labkit.start(2) as lab:
         assert lab.backend == "gloo"
-        assert "MPS" not in lab.reason
+        assert "MPS" not in str(current_lab.started())
         assert len(log("begun")) == len(log("ended"))
 
 
 def test_where_the_daemon_has_died_a_new_one_is_begun_and_all_ranks_with_it(log, capsys):
     with labkit.start(2) as lab:
-        trace = Trace.of(lab.address)
+        trace = Trace.of(lab._address)
         lab.run("keep = rank")
         before = pids(lab)
         lab.heal()
@@ -136,7 +138,7 @@ def test_a_rank_that_loses_the_gpu_is_replaced_and_under_mps_all_are(log, monkey
     monkeypatch.setenv("STANDIN_MPS", "" if together else "fails")
     with labkit.start(3) as lab:
         assert lab.run(HOW) == ["direct\n" if together else "turns\n"] * 3
-        assert (TURNS in lab.reason) is not together
+        assert (TURNS in str(current_lab.started())) is not together
         assert repr(lab).count("cuda:0 (shared by 3 ranks by turns)") == 3 * (not together)
         before = pids(lab)
         with pytest.raises(CellError) as caught:

@@ -19,7 +19,7 @@ from tests.live.notebook import Notebook
 from tests.live.processes import Trace, carrying, descriptors, eventually
 
 AFTER = 5.0  # seconds in which everything must be gone
-START = "from labkit import start\nlab = start(2, timeout=30)\nlab.address"
+START = "from labkit import start\nlab = start(2, timeout=30)\nlab._address"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_stopping_the_lab_leaves_nothing(notebook):
 
 
 def test_a_with_block_left_by_an_error_leaves_nothing(notebook):
-    cell = notebook.run(f"{START}\nwith lab:\n    print(lab.address)\n    lab.run('1 / 0')")
+    cell = notebook.run(f"{START}\nwith lab:\n    print(lab._address)\n    lab.run('1 / 0')")
     assert cell.error.startswith("CellError")
     gone(Trace("no tag is known any more", Path(cell.stdout.splitlines()[-1]).parent))
 
@@ -218,7 +218,7 @@ def test_a_start_that_was_stopped_leaves_nothing(notebook):
     notebook.interrupt()
     assert notebook.wait(starting).status == "error"
     gone(Trace(str(path), path))
-    assert notebook.value("len(lab.status())" if notebook.run(START).status == "ok" else "0") == "2"
+    assert notebook.value("lab.n" if notebook.run(START).status == "ok" else "0") == "2"
 
 
 PRESSED = """
@@ -251,7 +251,7 @@ def test_a_start_that_is_stopped_as_it_begins_something_leaves_nothing_of_it(not
 
 
 def test_a_program_in_any_folder_that_forgets_to_stop_its_lab_leaves_nothing(tmp_path):
-    code = "from labkit import start; lab = start(2); lab.run('import os; print(os.getcwd())'); print(lab.address)"
+    code = "from labkit import start; lab = start(2); lab.run('import os; print(os.getcwd())'); print(lab._address)"
     told = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert told.returncode == 0, told.stderr
     assert f"ranks 0, 1 │ {tmp_path}\n" in told.stdout, "the ranks work where the program does"

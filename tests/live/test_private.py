@@ -21,7 +21,7 @@ HANDSHAKES = {zmq.EVENT_HANDSHAKE_SUCCEEDED, zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 
 def all_listeners(lab):
     """What each process of the run listens on: IP addresses, and names of Unix sockets."""
-    trace = Trace.of(lab.address)
+    trace = Trace.of(lab._address)
     processes = trace.processes()
     assert len(processes) >= lab.n + 3  # the ranks, the fork server, the controller's two, the reaper
     return [a for p in processes for a in listening(p)], [a for p in processes for a in unix_listening(p)]
@@ -30,14 +30,14 @@ def all_listeners(lab):
 def test_every_process_listens_on_the_loopback_or_in_the_private_directory(lab):
     addresses, names = all_listeners(lab)
     assert set(addresses) == {"127.0.0.1"}
-    place = Path(lab.address).parent
+    place = Path(lab._address).parent
     assert {name.rpartition(":")[0] or name for name in names} == {f"{place}/fork.sock", f"{place}/zmq"}
 
 
 def test_a_start_takes_no_tcp_port_that_another_program_could_take_meanwhile(lab):
     """Only Gloo listens at TCP ports, and it lets the kernel choose one while it binds."""
-    ranks = {row["pid"] for row in lab.status()}
-    assert {p.pid for p in Trace.of(lab.address).processes() if listening(p)} == ranks
+    ranks = {m.pid for m in lab._engines.members}
+    assert {p.pid for p in Trace.of(lab._address).processes() if listening(p)} == ranks
 
 
 def test_sub_groups_and_transfers_open_nothing_beyond(lab):
@@ -61,7 +61,7 @@ def test_a_listener_beyond_the_loopback_would_be_found(lab):
 
 
 def test_the_run_directory_is_its_users_alone(lab):
-    path = Path(lab.address).parent
+    path = Path(lab._address).parent
     info = path.stat()
     assert stat.S_IMODE(info.st_mode) == 0o700
     assert info.st_uid == os.getuid()
@@ -69,7 +69,7 @@ def test_the_run_directory_is_its_users_alone(lab):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
 def test_another_user_reads_none_of_its_files_and_reaches_none_of_its_sockets(lab):
-    path = Path(lab.address).parent
+    path = Path(lab._address).parent
     files = [str(p) for p in path.rglob("*")]
     assert str(path / "fork.sock") in files
     code = 'for f; do if [ -r "$f" ] || [ -w "$f" ]; then echo "$f"; fi; done'
@@ -111,7 +111,7 @@ def handshakes(url, keys=None):
 
 
 def test_a_client_without_the_key_is_turned_away_at_every_socket_of_the_controller(lab):
-    folder = Path(lab.address).parent
+    folder = Path(lab._address).parent
     info = json.loads((folder / "security" / "ipcontroller-lab-client.json").read_text())
     keys = json.loads((folder / "keys.json").read_text())
     ports = {v for v in info.values() if isinstance(v, int) and not isinstance(v, bool)}
@@ -128,7 +128,7 @@ def test_two_learners_labs_share_no_meeting_place(lab):
     script = (
         "from labkit import start\nwith start(2) as lab:\n"
         "    lab.run('x = torch.ones(1); dist.all_reduce(x)')\n"
-        "    print(lab.pull('x'), lab.pull('world_size'), lab.address)\n"
+        "    print(lab.pull('x'), lab.pull('world_size'), lab._address)\n"
         "    input()"
     )
     other = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -137,8 +137,10 @@ def test_two_learners_labs_share_no_meeting_place(lab):
     assert [float(x[0]) for x in lab.pull("x")] == [3.0] * 3
     assert "[array([2.], dtype=float32), array([2.], dtype=float32)] [2, 2]" in lines[1]
     theirs = Path(lines[1].split()[-1]).parent
-    assert theirs != Path(lab.address).parent
-    assert {p.name for p in theirs.glob("store-*")}.isdisjoint(p.name for p in Path(lab.address).parent.glob("store-*"))
+    assert theirs != Path(lab._address).parent
+    assert {p.name for p in theirs.glob("store-*")}.isdisjoint(
+        p.name for p in Path(lab._address).parent.glob("store-*")
+    )
     other.communicate("\n", timeout=30)
     assert other.returncode == 0
     assert labkit.start(3, timeout=2) is lab  # undisturbed

@@ -76,11 +76,11 @@ def stranger(how):
 
 
 def pids(lab):
-    return [row["pid"] for row in lab.status()]
+    return [m.pid for m in lab._engines.members]
 
 
 def looked(lab, paths):
-    given = json.dumps({"pids": [p.pid for p in Trace.of(lab.address).processes()] + [os.getpid()], "paths": paths})
+    given = json.dumps({"pids": [p.pid for p in Trace.of(lab._address).processes()] + [os.getpid()], "paths": paths})
     command = [sys.executable, STRANGER, "look"]
     program = subprocess.run(command, input=given, capture_output=True, text=True, cwd="/", check=True)
     return json.loads(program.stdout)
@@ -100,7 +100,7 @@ def passable(path):
 
 
 def test_a_stranger_reads_enters_reaches_and_signals_nothing_of_a_lab(lab):
-    place = Path(lab.address).parent
+    place = Path(lab._address).parent
     paths = [str(place), *map(str, place.rglob("*"))]
     assert {"fork.sock", "keys.json", "address.json"} <= {Path(p).name for p in paths}
     before = pids(lab)
@@ -123,7 +123,7 @@ def test_nobody_gets_in_where_ranks_listen_once_their_group_is_made(lab):
         lab.run(ALL_REDUCE)
     assert len({d["port"] for d in doors}) == lab.n
     assert not any(d["open"] for d in doors)
-    assert [len(listening(p)) for p in Trace.of(lab.address).processes() if listening(p)] == [1] * lab.n  # they listen
+    assert [len(listening(p)) for p in Trace.of(lab._address).processes() if listening(p)] == [1] * lab.n  # they listen
 
 
 @pytest.mark.parametrize("how", ["garbage", "hold", "rank"])
@@ -154,7 +154,7 @@ def held_up(lab, tmp_path, code):
     """Run code in which rank 0 opens its door, and the others come when a stranger has gone in, who stays there."""
     flag = tmp_path / "in"
     with stranger("one rank") as hear:
-        for _ in range(sum(len(listening(p)) for p in Trace.of(lab.address).processes())):
+        for _ in range(sum(len(listening(p)) for p in Trace.of(lab._address).processes())):
             assert not hear()["open"]  # those of groups that there are
 
         def watch():

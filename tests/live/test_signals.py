@@ -115,8 +115,8 @@ def test_who_gets_the_number_of_a_process_that_ended_is_not_signalled(sleeper):
 def far(sleeper):
     """A lab whose rank 1 says that it runs elsewhere, under the number of a bystander here that has the run's tag."""
     with labkit.start(2, timeout=5) as lab:
-        bystander = sleeper(Trace.of(lab.address).tag)
-        real = lab.status()[1]["pid"]
+        bystander = sleeper(Trace.of(lab._address).tag)
+        real = lab._engines.members[1].pid
         says = f"'host': 'elsewhere', 'place': 'elsewhere', 'pid': {bystander.pid}"
         lab.run(
             "from labkit.rank import group\njoin = group.join\n"
@@ -140,7 +140,7 @@ def test_no_signal_is_sent_for_a_rank_on_another_host_which_its_own_agent_ends(f
     assert eventually(lambda: not Path(f"/proc/{real}").exists())
     assert bystander.poll() is None
     assert lab.run(SUM) == ["2", "2"]
-    assert lab.status()[1]["pid"] not in (real, bystander.pid)
+    assert lab._engines.members[1].pid not in (real, bystander.pid)
 
 
 def test_a_rank_on_another_host_that_does_not_answer_is_left_alone_and_the_error_says_where_it_is(far):

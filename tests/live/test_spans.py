@@ -109,9 +109,11 @@ def test_a_layers_backward_span_ends_when_its_parameters_have_their_gradients(la
         "import time\nmoments = {}\n"
         "for name, p in model.named_parameters():\n"
         "    p.register_post_accumulate_grad_hook(lambda p, n=name: moments.update({n: time.perf_counter()}))\n"
-        "from labkit.rank import spans\n"
+        "from labkit.rank import cell_record\n"
     )
-    lab.run(code + WATCHED + "ends = {s.name: (s.entered, s.left) for s in spans.kept().spans if s.of == 'backward'}")
+    lab.run(
+        code + WATCHED + "ends = {s.name: (s.entered, s.left) for s in cell_record.current.spans if s.of == 'backward'}"
+    )
     for moments, ends in zip(lab.pull("moments"), lab.pull("ends"), strict=True):
         assert len(moments) == 42
         for name, moment in moments.items():
@@ -333,9 +335,9 @@ def test_fsdp_gathers_and_scatters_are_recorded_and_its_layers_are_watched(lab):
 
 
 def test_a_program_has_spans_that_do_nothing():
-    code = "from labkit.rank import spans, tiny\nfrom labkit.rank.spans import span\nmodel = tiny.Transformer()\n"
+    code = "from labkit.rank import cell_record, tiny\nfrom labkit.rank.spans import span\nmodel = tiny.Transformer()\n"
     code += "with span('x'), span.layers(model): tiny.loss(model, tiny.batch(0)).backward()\n"
-    code += "print(len(spans.kept().spans), sum(len(m._forward_hooks) for m in model.modules()))"
+    code += "print(len(cell_record.current.spans), sum(len(m._forward_hooks) for m in model.modules()))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "0 0\n"
 

@@ -52,8 +52,8 @@ def test_so_many_ranks_are_joined(n):
 
 def test_it_says_what_it_did_and_the_ranks_have_what_the_lessons_use(capsys):
     with labkit.start(2, "gloo") as lab:
-        assert capsys.readouterr().out == f"{lab.reason}\n"
-        assert lab.reason.startswith("2 CPU ranks with Gloo: ")
+        assert capsys.readouterr().out == f"{current_lab.started()}\n"
+        assert str(current_lab.started()).startswith("2 CPU ranks with Gloo: ")
         lab.run("torch, dist, rank, world_size, device, comms, timed, tiny, footprint, peak, span;")
         first, second = lab.pull("torch.rand(4).tolist()")
         assert first != second
@@ -71,7 +71,8 @@ def pretend_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_nccl_cannot_join_the_ranks_they_are_joined_on_cpus_and_it_is_said_why(monkeypatch):
     pretend_a_gpu(monkeypatch)
     with labkit.start(2) as lab:
-        assert lab.reason.startswith("2 CPU ranks with Gloo: NCCL could not join ranks on GPUs: ranks 0, 1: ")
+        said = str(current_lab.started())
+        assert said.startswith("2 CPU ranks with Gloo: NCCL could not join ranks on GPUs: ranks 0, 1: ")
         assert lab.run(SUM) == ["2", "2"]
 
 
@@ -84,7 +85,7 @@ def test_whoever_asks_for_nccl_gets_its_error(monkeypatch):
 def test_a_second_start_with_the_same_wish_returns_the_lab_and_with_another_replaces_it():
     first = labkit.start(2)
     assert labkit.start(2) is first
-    trace = Trace.of(first.address)
+    trace = Trace.of(first._address)
     second = labkit.start(1)
     assert second is not first
     assert eventually(trace.gone, 5), trace.left()
@@ -95,21 +96,21 @@ def test_a_second_start_with_the_same_wish_returns_the_lab_and_with_another_repl
 
 def test_a_second_start_heals_the_lab():
     first = labkit.start(2)
-    os.kill(first.status()[1]["pid"], 9)
+    os.kill(first._engines.members[1].pid, 9)
     assert labkit.start(2) is first
     assert first.run(SUM) == ["2", "2"]
 
 
 def test_an_address_tells_its_files_and_a_lab_stopped_twice_says_what_to_do():
     lab = labkit.start(1)
-    address = Path(lab.address)
+    address = Path(lab._address)
     told = json.loads(address.read_text())
     assert Path(told["path"]) == address.parent
     assert Path(told["file"]).exists()
     lab.stop()
     lab.stop()
     assert "start()" in repr(lab)
-    for use in (lambda: lab.run("1"), lambda: lab.pull("rank"), lab.heal, lambda: lab.n, lab.status):
+    for use in (lambda: lab.run("1"), lambda: lab.pull("rank"), lab.heal, lambda: lab.n, lambda: lab.last):
         with pytest.raises(LabError, match=r"start\(\)"):
             use()
 
@@ -117,7 +118,7 @@ def test_an_address_tells_its_files_and_a_lab_stopped_twice_says_what_to_do():
 def test_the_notebooks_kernel_never_imports_torch():
     with Notebook() as notebook:
         notebook.value("from labkit import start\nlab = start(1)")
-        notebook.value("lab.run('x = torch.ones(3)'); lab.pull('x'); lab.look('x'); lab.status(); repr(lab)")
+        notebook.value("lab.run('x = torch.ones(3)'); lab.pull('x'); lab.look('x'); lab.hosts; repr(lab)")
         assert notebook.value("import sys; [m for m in sys.modules if m.split('.')[0] == 'torch']") == "[]"
 
 
@@ -128,7 +129,7 @@ def test_an_engine_whose_registration_was_not_heard_is_found_all_the_same(monkey
     client = lab._engines.processes.client
     monkeypatch.setitem(client._notification_handlers, "registration_notification", lambda _: None)
     (new,) = lab._engines.processes.new_engines(1)
-    assert client[new].apply_sync(os.getpid) != lab.status()[0]["pid"]
+    assert client[new].apply_sync(os.getpid) != lab._engines.members[0].pid
 
 
 def test_where_an_engine_hangs_while_it_starts_is_told(monkeypatch):
@@ -289,7 +290,7 @@ def test_a_magic_after_a_failed_start_says_what_happened_and_what_to_do():
 def test_two_labs_of_two_processes_do_not_disturb_each_other():
     with Notebook() as one, Notebook() as two:
         traces = [
-            Trace.of(n.value("from labkit import start\nlab = start(2)\nlab.address").strip("'")) for n in (one, two)
+            Trace.of(n.value("from labkit import start\nlab = start(2)\nlab._address").strip("'")) for n in (one, two)
         ]
         assert one.run("%%px\nx = torch.ones(1)\ndist.all_reduce(x)\nint(x)").stdout == "ranks 0, 1 │ 2\n"
         one.kill()

@@ -58,7 +58,7 @@ def there(notebook):
 
 
 def pids(notebook):
-    return eval(notebook.value("[row['pid'] for row in lab.status()]"))
+    return eval(notebook.value("[m.pid for m in lab._engines.members]"))
 
 
 @pytest.mark.parametrize("number", range(ROUNDS))

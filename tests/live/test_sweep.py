@@ -35,12 +35,6 @@ def test_the_fit_goes_through_the_rows(swept):
     assert swept.fit.seconds == tuple(r.median for r in swept.rows)
 
 
-def test_a_row_is_found_by_its_size_and_a_missing_one_is_told(swept):
-    assert swept.at(2**20) is swept.rows[2]
-    with pytest.raises(LabError, match=r"4096 bytes were not measured\. Choose one of 64, 1024, 1048576"):
-        swept.at(4096)
-
-
 def test_it_shows_itself_as_a_table_and_a_picture(swept):
     assert "1 MiB" in repr(swept)
     assert "busbw = algbw × 2(n-1)/n" in repr(swept)

@@ -28,7 +28,7 @@ def drawing(n: int, k: int) -> Drawing:
 
 
 def drawn(d: Drawing) -> bytes:
-    return svg.svg(flow.draw(flow.axes(d), d))
+    return svg.svg(flow.draw(d))
 
 
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 3), (4, 4), (8, 8)])
@@ -52,7 +52,7 @@ def test_text_stays_text_and_numbers_stay_whole():
 
 def test_every_tile_lies_on_the_sheet():
     d = drawing(4, 3)
-    ax = flow.draw(flow.axes(d), d)
+    ax = flow.draw(d)
     width, height = ax.get_xlim()[1], ax.get_ylim()[0]
     for patch in ax.patches:
         box = patch.get_path().transformed(patch.get_patch_transform()).get_extents()
@@ -65,7 +65,7 @@ def test_arrows_keep_clear_of_tiles():
     tiles = [[Tile(str(i), f"{r}·{i}", ((r, 1),)) for i in range(4)] for r in range(4)]
     arrows = [Arrow(s, 1, (1, 1), (s, s)) for s in range(4)] + [Arrow(2, r, (r, r)) for r in range(4)]
     d = Drawing(["x before", "x after"], [[[row] for row in tiles]] * 2, arrows)
-    ax = flow.draw(flow.axes(d), d)
+    ax = flow.draw(d)
     lines = [p.get_path() for p in ax.patches if p.get_alpha() == 0.75]
     assert len(lines) == len(arrows)
     for line in lines:
@@ -87,7 +87,7 @@ def test_titles_over_narrow_columns_do_not_touch():
     titles = ["x before", "mine after", "as reduce_scatter means it"]
     column = [[[Tile("0", "0·0", ((0, 1),))]]]
     d = Drawing(titles, [column] * 3, wrong=["rank 0 lacks rank 1's element 0"])
-    ax = flow.draw(flow.axes(d), d)
+    ax = flow.draw(d)
     boxes = [t.get_window_extent() for title in titles for t in ax.texts if t.get_text() == title]
     assert len(boxes) == 3
     assert boxes[0].x1 < boxes[1].x0

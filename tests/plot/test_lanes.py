@@ -10,7 +10,7 @@ import pytest
 
 from labkit.plot import rows
 from labkit.plot.svg import svg
-from labkit.plot.timeline import axes, draw
+from labkit.plot.timeline import draw
 from labkit.show.timeline import Timeline
 from labkit.theory.record import read
 from tests import pictures
@@ -47,7 +47,7 @@ def test_without_spans_the_picture_and_the_text_are_those_of_the_operations_alon
         )
 
     noted, plain = cell(3), cell(None)
-    assert noted.svg == plain.svg == svg(draw(axes(plain.record), plain.record))
+    assert noted.svg == plain.svg == svg(draw(plain.record))
     assert repr(noted) == repr(plain)
     assert noted.alt == plain.alt
     assert "hidden" not in noted.alt
@@ -104,7 +104,7 @@ def test_a_bar_is_dark_where_the_rank_did_not_compute_and_light_where_it_did():
     rank = Told(1).span("x", 0, 50).span("y", 80, 100).start("all_reduce", 20, 100, (100, 101))
     ((bar,),) = [row.bars for row in rows_of(rank)]
     assert [look for *_, look in bar.pieces] == ["exposed", "hidden", "exposed", "hidden"]  # the call itself first
-    x = rows.Scale(1.03 * 0.101)
+    x = rows.Scale(1.03 * 0.101, rows.LEFT, rows.WIDE - rows.RIGHT)
     assert [a for a, *_ in bar.pieces] == pytest.approx([x(0.02), x(0.021), x(0.05), x(0.08)])
     assert (bar.pieces[0][0], bar.pieces[-1][1]) == (bar.start, bar.end)
 

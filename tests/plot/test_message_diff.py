@@ -24,7 +24,7 @@ MINE = {
 def drawn() -> dict[str, bytes]:
     drawing = pictures.flow_of(3, 2, True)
     return {
-        "flow": svg.svg(flow.draw(flow.axes(drawing), drawing)),
+        "flow": svg.svg(flow.draw(drawing)),
         "late": pictures.late_of(3),
         "sweep": pictures.sweep_of(),
         "timeline": pictures.crossing().svg,

@@ -102,7 +102,7 @@ def late_receiver():
 @pytest.mark.parametrize("made", [late_receiver, pictures.crossing])
 def test_no_arrow_runs_through_a_label(made):
     record = made().record
-    ax = picture.draw(picture.axes(record), record)
+    ax = picture.draw(record)
     arrows = [(t.xyann, t.xy) for t in ax.texts if getattr(t, "arrow_patch", None) and t.xy[1] > 1]
     labels = [t for t in ax.texts if " · " in t.get_text()]
     assert arrows

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.rank import comms, recorder, torch_aliases
+from labkit.rank import call_facts, comms, torch_aliases
 from labkit.theory.primitives import PRIMITIVES, find
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -125,4 +125,4 @@ def test_a_torch_that_has_all_names_is_left_alone():
 
 
 def test_what_stands_in_the_place_of_an_operation_is_not_called_one():
-    assert [recorder._reduction(op) for op in (None, dist.ReduceOp.MAX, object())] == ["sum", "max", ""]
+    assert [call_facts.reduction(op) for op in (None, dist.ReduceOp.MAX, object())] == ["sum", "max", ""]

@@ -19,16 +19,16 @@ from labkit.rank.subworld import Gate, one_of
 def space(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "one")
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    subworld.gather(1, 10, 500)
+    subworld.make(1, 10, 500)
     yield {"rank": "mine", "x": 3}
-    subworld.part(0)
+    subworld.destroy(0)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
 def standing(space):
     """What must be as it was before, once the groups that were made have been let go."""
-    subworld.let_go()
+    subworld.destroy_temporary()
     world = distributed_c10d._world
     groups = (world.default_pg, set(world.pg_map), set(world.pg_names), set(world.pg_group_ranks))
     return (*groups, dict(os.environ), dict(space), signal.getsignal(signal.SIGINT))
@@ -53,9 +53,9 @@ def test_groups_made_inside_are_there_until_the_next_time_for_ranks_that_are_not
         assert first not in distributed_c10d._world.pg_map
         second, gone = dist.new_group([0]), dist.new_group([0])
         dist.destroy_process_group(gone)
-    subworld.part(3000)
+    subworld.destroy(3000)
     assert second not in distributed_c10d._world.pg_map
-    subworld.gather(1, 10, 500)
+    subworld.make(1, 10, 500)
 
 
 def leave(space, error):
@@ -97,7 +97,7 @@ def test_a_world_that_was_destroyed_inside_stays_so_and_so_does_another_that_was
         dist.destroy_process_group()
     assert not dist.is_initialized()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    subworld.gather(1, 10, 500)
+    subworld.make(1, 10, 500)
     with one_of(1, 1000, space):
         dist.destroy_process_group()
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from labkit.floor.errors import LabError
 from labkit.theory import collectives as c
-from labkit.theory.origin import Origin, tokens
-from labkit.theory.values import PAIRWISE, shape_of
+from labkit.theory.origin import Origin
+from labkit.theory.values import PAIRWISE, combine, cut, join, shape_of, split
 
 RANKS = st.integers(1, 6)
 INTS = st.integers(-1000, 1000)
+TOKENS = [[Origin(r, i) for i in range(2)] for r in range(2)]
 
 
 @st.composite
@@ -40,8 +41,8 @@ def test_an_all_reduce_is_a_reduce_then_a_broadcast(xs):
 
 @given(buffers())
 def test_an_all_gather_of_a_reduce_scatter_is_an_all_reduce(xs):
-    kept = c.reduce_scatter([c.split(x, len(xs)) for x in xs])
-    assert [c.join(chunks) for chunks in c.all_gather(kept)] == c.all_reduce(xs)
+    kept = c.reduce_scatter([split(x, len(xs)) for x in xs])
+    assert [join(chunks) for chunks in c.all_gather(kept)] == c.all_reduce(xs)
 
 
 @given(buffers())
@@ -52,7 +53,7 @@ def test_an_all_gather_is_a_gather_then_a_broadcast(xs):
 
 @given(buffers())
 def test_a_reduce_scatter_is_a_reduce_then_a_scatter(xs):
-    chunks = [c.split(x, len(xs)) for x in xs]
+    chunks = [split(x, len(xs)) for x in xs]
     assert c.reduce_scatter(chunks) == c.scatter(c.reduce(chunks))
 
 
@@ -70,7 +71,7 @@ def test_all_to_all_twice_is_the_identity(case):
 
 @given(uneven())
 def test_all_to_all_is_one_scatter_from_every_rank(case):
-    xs = [c.cut(x, row) for x, row in zip(*case, strict=True)]
+    xs = [cut(x, row) for x, row in zip(*case, strict=True)]
     scattered = [c.scatter(xs, root=r) for r in range(len(xs))]
     assert c.all_to_all(xs) == [list(column) for column in zip(*scattered, strict=True)]
 
@@ -79,13 +80,13 @@ def test_all_to_all_is_one_scatter_from_every_rank(case):
 def test_an_uneven_reduce_scatter_keeps_each_ranks_part_of_the_sum(xs, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(xs[0])), min_size=len(xs) - 1, max_size=len(xs) - 1)))
     splits = [b - a for a, b in zip([0, *cuts], [*cuts, len(xs[0])], strict=True)]
-    assert c.join(c.reduce_scatter(xs, splits=splits)) == c.all_reduce(xs)[0]
+    assert join(c.reduce_scatter(xs, splits=splits)) == c.all_reduce(xs)[0]
 
 
 @given(buffers(), st.integers(1, 6))
 def test_split_then_join_is_the_identity_and_chunks_differ_by_one_at_most(xs, n):
-    chunks = c.split(xs[0], n)
-    assert c.join(chunks) == xs[0]
+    chunks = split(xs[0], n)
+    assert join(chunks) == xs[0]
     assert len(chunks) == n
     assert [len(a) for a in chunks] == [len(a) for a in np.array_split(np.array(xs[0]), n)]
 
@@ -112,30 +113,25 @@ def test_every_reduction_agrees_with_its_textbook(xs):
         "BOR": bor,
         "BXOR": bxor,
     }
-    assert {op: c.combine(xs, op) for op in textbook} == textbook
-    assert {*textbook, "PREMUL_SUM"} == set(PAIRWISE)
-    assert c.combine(xs, "PREMUL_SUM", factor=2) == 2 * sum(xs)
-    assert c.combine(xs, lambda a, b: a + b) == c.combine(xs, "sum")
-
-
-def test_a_premultiplied_sum_takes_one_factor_a_rank():
-    assert c.all_reduce([[1, 2], [3, 4]], "premul_sum", factor=[10, 1]) == [[13, 24]] * 2
+    assert {op: combine(xs, op) for op in textbook} == textbook
+    assert set(textbook) == set(PAIRWISE)
+    assert combine(xs, lambda a, b: a + b) == combine(xs, "sum")
 
 
 def test_aliases_and_torchs_own_operations_are_understood():
     class Torchs:  # what dist.ReduceOp.AVG looks like from here
         name = "AVG"
 
-    assert c.combine([1, 2], "mean") == c.combine([1, 2], Torchs()) == 1.5
+    assert combine([1, 2], "mean") == combine([1, 2], Torchs()) == 1.5
 
 
 def test_tokens_say_where_each_element_of_a_reduce_scatter_comes_from():
-    chunks = [c.split(x, 2) for x in tokens(2, 2)]
+    chunks = [split(x, 2) for x in TOKENS]
     assert c.reduce_scatter(chunks) == [[Origin(0, 0) + Origin(1, 0)], [Origin(0, 1) + Origin(1, 1)]]
 
 
 def test_a_mean_of_tokens_comes_from_the_same_places_as_the_sum():
-    assert c.all_reduce(tokens(3, 2), "AVG") == c.all_reduce(tokens(3, 2), "SUM")
+    assert c.all_reduce(TOKENS, "AVG") == c.all_reduce(TOKENS, "SUM")
 
 
 def test_ranks_that_get_nothing_get_none():
@@ -166,9 +162,7 @@ def test_inputs_stay_as_they_are_and_ranks_share_nothing(name):
         (lambda: c.all_reduce([np.ones(2), np.ones((1, 2))]), "disagree on shape"),
         (lambda: c.all_reduce([1, 2], "MEDIAN"), "no reduction"),
         (lambda: c.all_reduce([1.5, 2.5], "BAND"), "BAND cannot combine"),
-        (lambda: c.all_reduce([1, 2], "PREMUL_SUM"), "Give a factor"),
-        (lambda: c.all_reduce([1, 2], "SUM", factor=2), "no other reduction"),
-        (lambda: c.combine([]), "no rank to combine"),
+        (lambda: combine([]), "no rank to combine"),
         (lambda: c.scatter([[1, 2, 3], None], root=0), "Rank 0 brings 3 chunks"),
         (lambda: c.scatter([None, [1, 2]], root=0), "Rank 0 brings None"),
         (lambda: c.reduce_scatter([[1, 2], [1, 2, 3]]), "Rank 1 brings 3 chunks"),

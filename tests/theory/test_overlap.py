@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
+from labkit.theory.log import Log
 from labkit.theory.overlap import Overlap, common, length, overlaps, union, without
-from labkit.theory.record import Log, read
+from labkit.theory.record import read
 from tests.recorded import Told, told
 
 

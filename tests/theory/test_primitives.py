@@ -8,6 +8,7 @@ from labkit.floor.errors import LabError
 from labkit.theory import collectives
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import MEANINGS, PART, PARTS, PRIMITIVES, WHOLE, find, meaning, meant
+from labkit.theory.values import cut
 
 WITH_MEANING = [PRIMITIVES[name] for name in MEANINGS]
 
@@ -58,9 +59,7 @@ def test_a_row_brings_and_gets_what_the_meaning_reads_and_returns(primitive):
     n, root = 3, 1
     sizes = {WHOLE: [6], PART: [2], PARTS: [2, 2, 2]}[primitive.brings]
     xs = [
-        [Origin(r, i) for i in range(sum(sizes))]
-        if len(sizes) == 1
-        else collectives.cut([Origin(r, i) for i in range(6)], sizes)
+        [Origin(r, i) for i in range(sum(sizes))] if len(sizes) == 1 else cut([Origin(r, i) for i in range(6)], sizes)
         for r in range(n)
     ]
     out = primitive.meaning(xs, **({"root": root} if primitive.rooted else {}))

@@ -6,12 +6,12 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from labkit.floor.errors import LabError
 from workbook.tools import formulas, schedules
-from workbook.tools.costs import ALGORITHMS, crossover, flat, seconds
+from workbook.tools.costs import ALGORITHMS, seconds
 
 A, B = 1e-5, 1e-9
 NAMES = [(op, name) for op, known in ALGORITHMS.items() for name in known]
@@ -95,22 +95,6 @@ def test_an_all_reduce_costs_a_reduce_scatter_and_an_all_gather():
 
 def test_gloos_reduce_scatter_costs_as_much_as_its_all_reduce():
     assert seconds("reduce_scatter", "as an all-reduce", 4, 1e6, A, B) == seconds("all_reduce", "ring", 4, 1e6, A, B)
-
-
-@pytest.mark.slow
-@settings(max_examples=25)  # the search makes schedules of up to 300 ranks
-@given(st.integers(3, 300), st.floats(1e-7, 1e-3), st.floats(1e-12, 1e-8))
-def test_at_the_crossover_both_take_equally_long(n, alpha, beta):
-    at = crossover("all_reduce", "ring", "recursive doubling", n, alpha, beta)
-    if at is not None:
-        both = flat("all_reduce", at, n, alpha, beta)
-        assert both["ring"] == pytest.approx(both["recursive doubling"], rel=1e-6)
-        below = flat("all_reduce", at / 10, n, alpha, beta)
-        assert below["recursive doubling"] < below["ring"]
-
-
-def test_where_one_algorithm_is_never_slower_there_is_no_crossover():
-    assert crossover("all_reduce", "ring", "naive", 8, A, B) is None
 
 
 def test_unknown_names_are_refused_with_the_known_ones():

@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from labkit.floor.errors import LabError
 from workbook.tools import formulas
-from workbook.tools.costs import A100, GB200, H100, choose, estimate, flat, predict
+from workbook.tools.costs import A100, GB200, H100, choose, flat
 from workbook.tools.costs.machine import Cluster
 from workbook.tools.costs.predict import OPS, times
 
@@ -39,8 +38,8 @@ def lines(call) -> int:
 
 @pytest.mark.parametrize("op", OPS)
 def test_a_hundred_thousand_ranks_run_no_more_python_than_a_thousand(op):
-    predict(op, 1e9, 10, H100)  # what only a first call does
-    few, many = (lines(lambda: predict(op, 1e9, n, H100)) for n in (1_000, 100_000))  # noqa: B023
+    times(op, 1e9, 10, H100)  # what only a first call does
+    few, many = (lines(lambda: times(op, 1e9, n, H100)) for n in (1_000, 100_000))  # noqa: B023
     assert few == many
 
 
@@ -52,7 +51,7 @@ def test_the_textbook_too_takes_arrays_without_a_loop_over_ranks():
 
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_with_one_rank_a_node_a_hierarchy_is_what_it_has_between_nodes(op):
-    found = predict(op, 1e8, 64, ONE).seconds
+    found = times(op, 1e8, 64, ONE)
     assert found["hierarchical, ring between nodes"] == pytest.approx(found["flat ring"])
     alike = flat(op, 1e8, 64, ONE.network_latency * 1e-6, 1e-10)
     assert found["flat ring"] == pytest.approx(float(alike["ring"]))
@@ -70,12 +69,12 @@ def test_a_hierarchy_has_the_steps_and_the_bytes_between_nodes_of_the_closed_for
 
 
 def test_small_messages_are_priced_with_the_protocol_for_small_messages():
-    ring = predict("all_reduce", 8, 100_000, H100).seconds["flat ring"]
+    ring = times("all_reduce", 8, 100_000, H100)["flat ring"]
     (nccls,) = (t for a, p, t in choose("all_reduce", 8, 100_000, H100).table if (a, p) == ("Ring", "LL"))
     assert ring == pytest.approx(nccls, rel=0.01)
     simple = times("all_reduce", 8, 100_000, H100, ("Simple",))["flat ring"]
     assert simple > 3 * ring
-    large = predict("all_reduce", 1e10, 8, H100).seconds["flat ring"]
+    large = times("all_reduce", 1e10, 8, H100)["flat ring"]
     assert large == pytest.approx(float(times("all_reduce", 1e10, 8, H100, ("Simple",))["flat ring"]))
 
 
@@ -87,13 +86,13 @@ def test_a_tree_in_pieces_pays_for_the_time_in_which_it_fills():
 
 def test_inside_one_node_there_is_no_network():
     for op in OPS:
-        slow = predict(op, 1e8, 8, H100.but(rail=0.001, network_latency=1e6)).seconds
-        assert slow == predict(op, 1e8, 8, H100).seconds
+        slow = times(op, 1e8, 8, H100.but(rail=0.001, network_latency=1e6))
+        assert slow == times(op, 1e8, 8, H100)
 
 
 def test_a_hierarchy_beats_the_flat_ring_the_more_the_more_nodes_there_are():
     def gain(n):
-        found = predict("all_reduce", 1e6, n, H100).seconds
+        found = times("all_reduce", 1e6, n, H100)
         return found["flat ring"] / found["hierarchical, ring between nodes"]
 
     assert 1 < gain(16) < gain(128) < gain(1024)
@@ -101,7 +100,7 @@ def test_a_hierarchy_beats_the_flat_ring_the_more_the_more_nodes_there_are():
 
 def test_a_ring_pays_for_every_rank_and_a_tree_for_every_doubling():
     def latency(n, name):
-        return predict("all_reduce", 1, n, H100).seconds[name]
+        return times("all_reduce", 1, n, H100)[name]
 
     assert latency(80_000, "flat ring") / latency(8_000, "flat ring") == pytest.approx(10, rel=0.01)
     assert latency(80_000, "double tree") / latency(8_000, "double tree") < 1.5
@@ -109,7 +108,7 @@ def test_a_ring_pays_for_every_rank_and_a_tree_for_every_doubling():
 
 def test_no_algorithm_moves_more_than_the_networks_and_nvlinks_bytes_allow():
     for cluster in (A100, H100, GB200):
-        for name, t in predict("all_reduce", 1e12, 1440, cluster).seconds.items():
+        for name, t in times("all_reduce", 1e12, 1440, cluster).items():
             out_of_a_node = 1e12 * (1 if name == "double tree" else 2 * (1 - 1 / 20)) / (cluster.network * 1e9)
             inside = 2e12 * (1 - 1 / cluster.gpus_per_node) / (cluster.nvlink * 1e9)
             assert t >= 0.999 * max(inside, min(out_of_a_node, inside)), name
@@ -117,8 +116,8 @@ def test_no_algorithm_moves_more_than_the_networks_and_nvlinks_bytes_allow():
 
 def test_oversubscription_counts_only_between_nodes():
     over = H100.but(oversubscription=4)
-    assert predict("all_gather", 1e9, 8, over).seconds == predict("all_gather", 1e9, 8, H100).seconds
-    slow, fast = (predict("all_gather", 1e12, 800, c).seconds["flat ring"] for c in (over, H100))
+    assert times("all_gather", 1e9, 8, over) == times("all_gather", 1e9, 8, H100)
+    slow, fast = (times("all_gather", 1e12, 800, c)["flat ring"] for c in (over, H100))
     assert slow > 3 * fast
 
 
@@ -127,23 +126,4 @@ def test_a_grid_of_sizes_and_ranks_is_one_call():
     for op in OPS:
         for name, grid in times(op, sizes, ranks, H100).items():
             assert grid.shape == (3, 40)
-            assert grid[2, 39] == pytest.approx(predict(op, sizes[39], 100_000, H100).seconds[name])
-
-
-def test_the_fastest_comes_first_and_nccls_choice_stands_beside():
-    found = predict("all_reduce", 1e9, 1024, H100)
-    assert list(found.seconds.values()) == sorted(found.seconds.values())
-    assert found.winner == next(iter(found.seconds))
-    assert found.nccl == choose("all_reduce", 1e9, 1024, H100)
-    assert predict("all_to_all", 1e9, 1024, H100).nccl is None
-    assert "what NCCL's own model would choose" in repr(found)
-    assert found.estimate == estimate("all_reduce", 1e9, 1024, H100)
-    assert "what NCCL takes, as estimated" in repr(found)
-    assert "1,024 GPUs (128 nodes)" in repr(found)
-
-
-def test_what_has_no_model_is_refused():
-    with pytest.raises(LabError, match="all_to_all"):
-        predict("barrier", 1, 8, H100)
-    with pytest.raises(LabError, match="n=2"):
-        predict("all_reduce", 1, 1, H100)
+            assert grid[2, 39] == pytest.approx(times(op, sizes[39], 100_000, H100)[name])

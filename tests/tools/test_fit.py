@@ -50,36 +50,6 @@ def test_neither_alpha_nor_beta_falls_below_zero():
     assert falling.bandwidth == float("inf")
 
 
-def test_segments_follow_a_bend_and_a_single_line_does_not():
-    def true(s):
-        return 1e-5 + 1e-9 * s if s < 1e5 else 5e-5 + 3e-9 * s
-
-    seconds = [true(s) for s in SIZES]
-    one, two = fit(SIZES, seconds), fit(SIZES, seconds, segments=2)
-    assert two.worst < 1e-6 < 0.1 < one.worst
-    assert [round(s.beta * 1e9, 6) for s in two.segments] == [1, 3]
-    assert two.segments[0].last < 1e5 < two.segments[1].first
-    assert (two.alpha, two.beta) == (one.alpha, one.beta)
-
-
-def test_a_segment_has_three_points_at_least():
-    found = fit([1, 2, 3, 4], [1, 5, 1, 5], segments=4)
-    assert len(found.segments) == 1
-
-
-def test_more_segments_are_never_worse():
-    rng = np.random.default_rng(1)
-    seconds = [(2e-5 + 1e-9 * s) * rng.uniform(0.7, 1.4) for s in SIZES]
-    squares = [sum(r * r for r in fit(SIZES, seconds, k).residuals) for k in (1, 2, 3, 4)]
-    assert squares == sorted(squares, reverse=True)
-
-
-def test_outside_of_what_was_measured_the_nearest_segment_counts():
-    found = fit(SIZES, [1e-5 + 1e-9 * s for s in SIZES], segments=2)
-    assert found.at(0) == pytest.approx(1e-5)
-    assert found.at(1e12) == pytest.approx(1e3, rel=1e-3)
-
-
 @pytest.mark.parametrize(("sizes", "seconds"), [([], []), ([4], [1]), ([4, 4], [1, 2]), ([1, 2], [1, 0])])
 def test_what_makes_no_line_is_refused(sizes, seconds):
     with pytest.raises(LabError):

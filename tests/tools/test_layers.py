@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from labkit import content
 from tests.test_layers import imports
+from workbook import METHODS, TOOLS
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 HERE = "workbook.tools"
@@ -46,6 +48,12 @@ def test_every_import_in_a_tool_goes_down():
     found = [b for name, f in modules() for b in broken(name, f.read_text(), f.name == "__init__.py")]
     assert modules()
     assert not found, "\n".join(found)
+
+
+def test_what_lessons_call_by_name_is_there():
+    assert all(callable(content.tool(name)) for name in TOOLS)
+    assert all(callable(content.method(name)) for name in METHODS)
+    assert content.method("nothing") is None
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_plan_of_the_lesson_for_66_billion_parameters():
         assert plan.sent(LLAMA, its, tokens / 4, 0, sharding.MIXED)["tensor"] == pytest.approx(
             times * plan.all_reduced(one, its.tensor)
         )
-        takes = costs.predict("all_reduce", one, its.tensor, costs.H100).estimate
+        takes = costs.estimate("all_reduce", one, its.tensor, costs.H100)
         seconds[its.tensor] = (round(1e3 * takes, 2), times, round(times * takes, 1))
     assert seconds == {8: (0.61, 10_240, 6.3), 16: (0.77, 20_480, 15.8)}
     assert 6 * LLAMA.parameters * tokens / 64 / 400e12 == pytest.approx(33, abs=0.5)

@@ -21,14 +21,14 @@ from workbook.tools.planning import (
     Verdict,
     alone,
     best,
-    group,
     impossible,
     orders,
     ranking,
     small,
 )
 from workbook.tools.planning import plans as every_plan
-from workbook.tools.planning.price import layer_keeps, weights
+from workbook.tools.planning.places import places
+from workbook.tools.planning.price import layer_keeps
 
 SMALL = small()
 BIG, TRILLION = JOBS["66B"], JOBS["1T"]
@@ -94,7 +94,9 @@ def test_the_exercise_has_the_same_but_for_the_ends(subtests: pytest.Subtests):
 def test_all_ranks_together_hold_the_model_once_a_copy_but_for_what_is_not_cut():
     for mesh in ((4, 8, 2), (2, 8, 4), (8, 8, 1)):
         its = Plan(*mesh)
-        total = sum(its.tensor * weights(BIG, its, stage) for stage in range(its.pipe))
+        total = sum(
+            its.tensor * plan.parameters(BIG.model, its.mesh, stage, cut_ends=True) for stage in range(its.pipe)
+        )
         assert total == pytest.approx(BIG.model.parameters + (its.tensor - 1) * 6 * 8192 * 80)
 
 
@@ -146,15 +148,21 @@ def test_from_rank_to_rank_is_as_much_as_the_dimensions_send(subtests: pytest.Su
             assert price.pairs.sum() == pytest.approx(usual.pairs.sum()), "an order moves bytes, and makes none"
 
 
-def test_groups_are_disjoint_and_those_of_the_exercise(subtests: pytest.Subtests):
-    for mesh, order, along in product(MESHES, ORDERS, ("data", "tensor", "pipe")):
+def group_of(its: Plan, rank: int, along: str) -> list[int]:
+    sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
+    return mates(its.order.split(), sizes, rank, along)
+
+
+def test_ranks_send_round_the_groups_of_the_exercise(subtests: pytest.Subtests):
+    for mesh, order, along in product(MESHES, ORDERS, ("data", "tensor")):
         with subtests.test(order, mesh=mesh, along=along):
             its = Plan(*mesh, order=order)
-            sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
-            groups = [group(its, r, along) for r in range(8)]
-            assert groups == [mates(order.split(), sizes, r, along) for r in range(8)]
-            assert sorted(r for ranks in {tuple(ranks) for ranks in groups} for r in ranks) == list(range(8))
-            assert {len(ranks) for ranks in groups} == {sizes[along]}
+            to = places(its, 4).edges[along].to
+            for rank in range(8):
+                ring = [rank]
+                while to[ring[-1]] != rank:
+                    ring.append(int(to[ring[-1]]))
+                assert sorted(ring) == group_of(its, rank, along)
 
 
 def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtests):
@@ -164,14 +172,14 @@ def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtest
             its = Plan(*mesh, micro=2, order=order)
             price = Price(job, its)
             groups = {
-                along: [list(g) for g in {tuple(group(its, r, along)) for r in range(8)}]
+                along: [list(g) for g in {tuple(group_of(its, r, along)) for r in range(8)}]
                 for along in ("tensor", "data")
             }
             one = job.rows * job.tokens / its.data * 128 * 4  # bytes of the activations of a copy's share
             layers = 4 / its.pipe
             assert price.flows["tensor"].across == pytest.approx(leaves_host(groups["tensor"], 4 * layers * one, 4))
             if its.pipe == 1:  # else the stages' gradients are not equally many
-                gradients = 4 * weights(job, its, 0)
+                gradients = 4 * plan.parameters(job.model, its.mesh)
                 assert price.flows["data"].across == pytest.approx(leaves_host(groups["data"], gradients, 4))
 
 

@@ -62,12 +62,6 @@ def test_one_size_has_a_table_and_no_picture():
     assert "<table" in html
 
 
-def test_a_row_is_found_by_about_its_size():
-    assert sweep().at(1005).nbytes == 1000
-    with pytest.raises(LabError, match="2000 bytes were not measured"):
-        sweep().at(2000)
-
-
 def test_times_without_bytes_have_no_line_through_them():
     with pytest.raises(LabError, match="no bytes to fit"):
         _ = sweep(sizes=[0], op="barrier").fit

@@ -1,4 +1,4 @@
-"""What a rank of a mesh holds and sends in a training step: data, tensor and pipeline parallelism as arithmetic.
+"""Work out what a rank of a mesh holds and sends in a training step, with data, tensor and pipeline parallelism.
 
 A transformer of L layers of width w is laid over d x t x p ranks. Each of p *stages* has an equal run of layers (the
 first one the embeddings too, the last one the output); each layer is cut into t parts, as Megatron does; and d copies
@@ -45,17 +45,17 @@ class Model:
 
     @property
     def parameters(self) -> int:
-        """All of them, with embeddings, the last norm and the output."""
+        """All parameters, with embeddings, the last norm and the output."""
         return self.layers * self.layer + self.first + self.last
 
     @property
     def first(self) -> int:
-        """What the first stage has besides: the embeddings of characters and of positions."""
+        """The parameters that the first stage has besides: embeddings of characters and of positions."""
         return (self.vocabulary + self.positions) * self.width
 
     @property
     def last(self) -> int:
-        """What the last stage has besides: a norm and the output."""
+        """The parameters that the last stage has besides: a norm and the output."""
         return 2 * self.width + (self.width + 1) * self.vocabulary
 
 
@@ -77,7 +77,7 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """The number of ranks."""
         return self.data * self.tensor * self.pipe
 
     @property
@@ -91,7 +91,7 @@ class Mesh:
 
 
 def meshes(ranks: int, layers: int, per_node: int = 0) -> Iterator[Mesh]:
-    """Every mesh of so many ranks whose stages have equally many layers, and whose layers stay within a node.
+    """Yield every mesh of so many ranks whose stages have equally many layers, and whose layers stay within a node.
 
     >>> list(meshes(4, layers=4, per_node=2))
     [data 4, data 2 x pipe 2, pipe 4, data 2 x tensor 2, tensor 2 x pipe 2]
@@ -102,16 +102,18 @@ def meshes(ranks: int, layers: int, per_node: int = 0) -> Iterator[Mesh]:
                 yield Mesh(ranks // tensor // pipe, tensor, pipe)
 
 
-def parameters(model: Model, mesh: Mesh, stage: int = 0) -> float:
-    """The weights that a rank of this stage holds; the layers' norms and two of their biases are on every rank.
+def parameters(model: Model, mesh: Mesh, stage: int = 0, cut_ends: bool = False) -> float:
+    """Count the weights that a rank of this stage holds; the layers' norms and two of their biases are on every rank.
 
     >>> parameters(Model(4, 32), Mesh(data=4)), parameters(Model(4, 32), Mesh(data=2, tensor=2))
     (53476.0, 28452.0)
+
+    With `cut_ends` tensor parallelism cuts embeddings and output, too.
     """
     _check(model, mesh, stage)
     layer = (model.layer - 6 * model.width) / mesh.tensor + 6 * model.width
     ends = model.first * (stage == 0) + model.last * (stage == mesh.pipe - 1)
-    return model.layers / mesh.pipe * layer + ends
+    return model.layers / mesh.pipe * layer + ends / (mesh.tensor if cut_ends else 1)
 
 
 def held(
@@ -123,7 +125,7 @@ def held(
     zero: int = 0,
     sequence: bool = False,
 ) -> dict[str, float]:
-    """Bytes that a rank of this stage holds at most: weights, gradients, the optimizer's states, activations.
+    """Return the bytes that a rank of this stage holds at most: weights, gradients, optimizer's states, activations.
 
     >>> {kind: round(size / 1e3) for kind, size in held(Model(4, 32), Mesh(data=4), tokens=192).items()}
     {'weights': 214, 'gradients': 214, 'optimizer': 428, 'activations': 1671}
@@ -143,7 +145,7 @@ def held(
 
 
 def sent(model: Model, mesh: Mesh, tokens: float, stage: int = 0, recipe: Recipe = FLOAT32) -> dict[str, float]:
-    """Bytes that a rank of this stage sends along each dimension in a training step; the collectives send the least.
+    """Return the bytes that a rank of this stage sends along each dimension in a training step, at the least.
 
     >>> {along: round(size / 1e3) for along, size in sent(Model(4, 32), Mesh(2, 2), tokens=384).items()}
     {'data': 114, 'tensor': 786, 'pipe': 0}
@@ -161,7 +163,7 @@ def sent(model: Model, mesh: Mesh, tokens: float, stage: int = 0, recipe: Recipe
 
 
 def all_reduced(size: float, ranks: int) -> float:
-    """Bytes that each rank sends in an all-reduce of so many bytes that sends the least.
+    """Return the bytes that each rank sends in an all-reduce of so many bytes that sends the least.
 
     >>> all_reduced(1000, 4)
     1500.0

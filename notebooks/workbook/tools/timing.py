@@ -1,4 +1,4 @@
-"""Bytes and seconds → algbw and busbw, as nccl-tests defines them. Knows no clock, no torch and no cluster.
+"""Turn bytes and seconds into algbw and busbw, as nccl-tests defines them. Knows no clock, no torch and no cluster.
 
 algbw is S / t, and S is nccl-tests' "size", which is not the same buffer for every operation: see `convention`.
 busbw is algbw times a factor of the operation and the number of ranks, chosen so that busbw tells how fast the
@@ -19,7 +19,7 @@ OPS = tuple(name for name, p in PRIMITIVES.items() if p.busbw)
 
 
 def busbw_factor(op: str, n: int) -> float:
-    """What algbw is multiplied by to get busbw, for n ranks.
+    """Return what algbw is multiplied by to get busbw, for n ranks.
 
     >>> busbw_factor("all_reduce", 4), busbw_factor("all_gather", 4), busbw_factor("broadcast", 4)
     (1.5, 0.75, 1.0)
@@ -35,7 +35,7 @@ def busbw_factor(op: str, n: int) -> float:
 
 
 def convention(op: str) -> tuple[str, str]:
-    """What S is, and what algbw is multiplied by to get busbw, in words.
+    """Say what S is, and what algbw is multiplied by to get busbw.
 
     >>> convention("all_gather")
     ('S is n × the part of one rank', '(n-1)/n')
@@ -53,12 +53,12 @@ def _busbw(op: str) -> tuple[str, Callable[[int], float]]:
 
 
 def _in_parts(op: str) -> bool:
-    """Whether a rank brings, or gets, one part of S."""
+    """Tell whether a rank brings, or gets, one part of S."""
     return PART in (PRIMITIVES[op].brings, PRIMITIVES[op].gets)
 
 
 def size(op: str, n: int, part: float) -> float:
-    """nccl-tests' S in bytes, from the smaller tensor of one rank: what it brings, or of a scatter gets.
+    """Return nccl-tests' S in bytes, from the smaller tensor of one rank: what it brings, or of a scatter gets.
 
     >>> size("all_gather", 4, 100), size("all_reduce", 4, 100)
     (400, 100)
@@ -67,7 +67,7 @@ def size(op: str, n: int, part: float) -> float:
 
 
 def algbw(nbytes: float, seconds: float) -> float:
-    """S / t in GB/s.
+    """Return S / t in GB/s.
 
     >>> algbw(1e6, 1e-3)
     1.0
@@ -76,7 +76,7 @@ def algbw(nbytes: float, seconds: float) -> float:
 
 
 def busbw(op: str, n: int, nbytes: float, seconds: float) -> float:
-    """algbw × `busbw_factor`, in GB/s.
+    """Return algbw × `busbw_factor`, in GB/s.
 
     >>> busbw("all_reduce", 4, 1e6, 1e-3)
     1.5

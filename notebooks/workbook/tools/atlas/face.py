@@ -283,7 +283,7 @@ class Atlas(Box):
     def svg(self) -> bytes | None:
         """The picture of what the controls say now; None where no table fits them."""
         scene = self.scene
-        return svg.svg(atlas.draw(atlas.axes(scene), scene)) if scene else None
+        return svg.svg(atlas.draw(scene)) if scene else None
 
     def _take(self, log: Log) -> None:
         verdict = likeness.verdict(log)

@@ -14,8 +14,7 @@ from workbook.tools.costs.calibrate import Calibrated, calibrate
 from workbook.tools.costs.estimate import estimate
 from workbook.tools.costs.machine import A100, B200, GB200, H100, H200, RENTED, Cluster
 from workbook.tools.costs.nccl import choose
-from workbook.tools.costs.predict import predict
-from workbook.tools.costs.textbook import ALGORITHMS, crossover, flat, seconds
+from workbook.tools.costs.textbook import ALGORITHMS, flat, seconds
 
 __all__ = [
     "A100",
@@ -29,9 +28,7 @@ __all__ = [
     "Cluster",
     "calibrate",
     "choose",
-    "crossover",
     "estimate",
     "flat",
-    "predict",
     "seconds",
 ]

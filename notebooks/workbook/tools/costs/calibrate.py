@@ -1,4 +1,4 @@
-"""A few rows measured on one's own machine → the estimate for that machine. Neither torch nor a cluster.
+"""Move the estimate towards a few rows measured on one's own machine. Neither torch nor a cluster.
 
 The estimate keeps its shape. What the rows move are four factors: of all latencies, of the bandwidth, of the pipelines'
 filling and of the steps with the Simple protocol. Each is held to 1 by how much machines of one kind differ in the
@@ -41,7 +41,7 @@ class Calibrated:
     constants: Constants = field(default=FITTED, repr=False)
 
     def seconds(self, nbytes: Any) -> Any:
-        """Seconds for S bytes, or for an array of them: on the curve, and beyond its ends as the estimate grows."""
+        """Return seconds for S bytes, or for an array of them: on the curve, beyond its ends as the estimate grows."""
         size, (knots, told) = np.asarray(nbytes, float), np.array(self.curve).T
         model = partial(estimate, self.op, n=self.n, cluster=self.cluster, constants=self.constants, own=self.own)
         beyond = model(size) / model(np.clip(size, knots[0], knots[-1]))
@@ -55,15 +55,15 @@ class Calibrated:
 
     @property
     def bandwidth(self) -> float:
-        """What algbw, in GB/s, comes to for a message without end."""
+        """The algbw, in GB/s, that larger and larger messages come to."""
         return float(1e11 / (self.seconds(1.1e21) - self.seconds(1e21)))
 
     def __repr__(self) -> str:
         worst = max(map(abs, self.off))
         return (
             f"{self.op} on {self.n:,} GPUs, {self.cluster.name}: {self.latency * 1e6:.3g} µs at least, algbw up to "
-            f"{self.bandwidth:.3g} GB/s.\nAs measured here, latencies are {_times(self.own.latency)} what the model "
-            f"says without these rows, and the bandwidth is {_times(self.own.bandwidth)} that.\n"
+            f"{self.bandwidth:.3g} GB/s.\nAs measured here, latencies are {self.own.latency:.2f} times what the model "
+            f"says without these rows, and the bandwidth is {self.own.bandwidth:.2f} times that.\n"
             f"At the {len(self.off)} rows it is off by {worst:.0%} at most.".replace("%", " %")
         )
 
@@ -71,7 +71,7 @@ class Calibrated:
 def calibrate(
     op: str, n: int, cluster: Cluster, rows: Sequence[tuple[float, float]], constants: Constants = FITTED
 ) -> Calibrated:
-    """The estimate, moved towards a few rows of (bytes, µs) that were measured on one's own machine.
+    """Move the estimate towards a few rows of (bytes, µs) that were measured on one's own machine.
 
     >>> from workbook.tools.costs.machine import H100
     >>> mine = calibrate("all_reduce", 16, H100, [(1024, 60), (2**23, 212), (2**30, 4531)])
@@ -106,10 +106,6 @@ def _own(x: Numbers) -> Own:
 
 
 def _kernel(some: Numbers, others: Numbers) -> Numbers:
-    """How what remains at some sizes correlates with what remains at others: Matérn's kernel, of order 3/2."""
+    """Correlate what remains at some sizes with what remains at others: Matérn's kernel, of order 3/2."""
     away = np.abs(np.log(some[:, None] / others)) / REACH
     return np.asarray((1 + away) * np.exp(-away))
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.2f} times"

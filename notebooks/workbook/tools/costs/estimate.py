@@ -1,4 +1,4 @@
-"""How long NCCL really takes: its model's shape with the few constants that published tables teach. No torch.
+"""Estimate how long NCCL really takes: its model's shape, with constants that published tables teach. No torch.
 
 Every way has one formula, T = L + S/B + 2·√(P·S/B): L the latency of its steps, S/B the bytes, and between the two the
 time in which a pipeline fills. A message that is cut into c pieces pays P for each piece and a c-th of its bytes
@@ -61,7 +61,7 @@ Way = tuple[Any, Any, Any]  # L in µs, B in GB/s, P in µs
 
 
 def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constants = FITTED, own: Own = USUAL) -> Any:
-    """Seconds that an operation takes on n GPUs of a cluster, as NCCL would run it; arrays are welcome.
+    """Estimate the seconds that an operation takes on n GPUs of a cluster, as NCCL would run it; arrays are welcome.
 
     >>> from workbook.tools.costs.machine import H100
     >>> f"{estimate('all_reduce', 2**30, 16, H100) * 1e3:.1f} ms"  # two published runs took 4.48 and 4.50 ms
@@ -78,7 +78,7 @@ def estimate(op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constant
 def times(
     op: str, nbytes: Any, n: Any, cluster: Cluster, constants: Constants = FITTED, own: Own = USUAL
 ) -> dict[str, Any]:
-    """Seconds by each way, such as "Ring, LL"; infinite where there is none. The least is the estimate."""
+    """Return the seconds by each way, such as "Ring, LL"; infinite where there is none. The least is the estimate."""
     size, n = np.asarray(nbytes, float), np.asarray(n)
     if op not in OPS:
         raise LabError(f"{op!r} has no estimate. Choose one of: {', '.join(OPS)}.")
@@ -94,7 +94,7 @@ def times(
 
 
 def ways(op: str, n: Any, c: Cluster, q: Constants = FITTED) -> dict[str, Way]:
-    """L, B and P of each way that NCCL has for an operation on n GPUs."""
+    """Return L, B and P of each way that NCCL has for an operation on n GPUs."""
     nodes = -(-n // c.gpus_per_node)
     mine, between = n / nodes, nodes > 1
     newer = GENERATIONS.index(c.generation) >= 2  # before Hopper the NIC's writes had to be flushed

@@ -1,4 +1,4 @@
-"""A cluster described by a dozen numbers, and three that one can rent. Neither torch nor a cluster that runs."""
+"""Describe a cluster by a dozen numbers, and name those that one can rent. Neither torch nor a cluster that runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ class Cluster:
     call_overhead: float = 0.0  # µs that each call costs where calls are timed one by one, as in torch: 20 or so
     algorithm: str = ""  # the one that NCCL_ALGO allows, where it is set
     nccl: str = "2.28.9"  # the version by whose model `choose` decides; torch 2.11 brings this one
-    source: str = ""
 
     def __post_init__(self) -> None:
         counts = ("gpus_per_node", "nvlink", "rails", "rail", "channels", "gpus_per_process")
@@ -58,11 +57,11 @@ class Cluster:
 
     @property
     def network(self) -> float:
-        """What all NICs of a node send together, after oversubscription, in GB/s."""
+        """The GB/s that all NICs of a node send together, after oversubscription."""
         return self.rails * self.rail / self.oversubscription
 
     def but(self, **changes: Any) -> Cluster:
-        """The same cluster with some numbers changed."""
+        """Return the same cluster with some numbers changed."""
         try:
             return replace(self, **changes)
         except TypeError:
@@ -77,35 +76,27 @@ class Cluster:
         )
 
 
-NCCL = "NVLink as NCCL 2.28 counts it (graph/topo.h): GB/s a link × links"
-A100 = Cluster(
-    "A100 servers, 8 × 200 Gb/s", 8, 240.0, 8, 25.0, generation="ampere", channels=24,
-    source=f"{NCCL}: 20 × 12; 8 × 200 Gb/s InfiniBand (DGX A100)",
-)  # fmt: skip
-H100 = Cluster(
-    "H100 servers, 8 × 400 Gb/s", 8, 370.8, 8, 50.0, nvls=True, source=f"{NCCL}: 20.6 × 18; 8 × 400 Gb/s InfiniBand",
-)  # fmt: skip
+# NVLink as NCCL 2.28 counts it (graph/topo.h): GB/s a link × links. The network of a DGX is InfiniBand.
+A100 = Cluster("A100 servers, 8 × 200 Gb/s", 8, 240.0, 8, 25.0, generation="ampere", channels=24)  # 20 × 12
+H100 = Cluster("H100 servers, 8 × 400 Gb/s", 8, 370.8, 8, 50.0, nvls=True)  # 20.6 × 18
 H200 = H100.but(name="H200 servers, 8 × 400 Gb/s")  # the links of an H100, with more memory behind them
-B200 = Cluster(
-    "B200 servers, 8 × 400 Gb/s", 8, 721.8, 8, 50.0, generation="blackwell", nvls=True, channels=32,
-    source=f"{NCCL}: 40.1 × 18; 8 × 400 Gb/s InfiniBand",
-)  # fmt: skip
-GB200 = Cluster(
-    "GB200 racks (NVL72)", 72, 721.8, 72, 50.0, generation="blackwell", cpu="arm", nvls=True, channels=32,
-    source=f"{NCCL}: 40.1 × 18; 400 Gb/s of network a GPU",
-)  # fmt: skip
-CLUSTERS = {"A100": A100, "H100": H100, "B200": B200, "GB200": GB200}
-EFA = "aws-ofi-nccl declares 75 µs"
-RENTED = CLUSTERS | {  # and as some clouds have them
+B200 = Cluster(  # 40.1 × 18
+    "B200 servers, 8 × 400 Gb/s", 8, 721.8, 8, 50.0, generation="blackwell", nvls=True, channels=32
+)
+GB200 = Cluster(  # 40.1 × 18; 400 Gb/s of network a GPU
+    "GB200 racks (NVL72)", 72, 721.8, 72, 50.0, generation="blackwell", cpu="arm", nvls=True, channels=32
+)
+EFA = 75.0  # µs that aws-ofi-nccl declares
+RENTED = {  # and as some clouds have them
+    "A100": A100,
+    "H100": H100,
+    "B200": B200,
+    "GB200": GB200,
     "H200": H200,
     "A100 EFA": A100.but(
-        name="A100 servers (AWS p4de)", rails=4, rail=12.5, fabric="efa1", nic_latency=75.0, cpu="intel",
-        source=f"{NCCL}: 20 × 12; 4 × 100 Gb/s EFA; {EFA}",
+        name="A100 servers (AWS p4de)", rails=4, rail=12.5, fabric="efa1", nic_latency=EFA, cpu="intel"
     ),
-    "H100 EFA": H100.but(
-        name="H100 servers (AWS p5)", rails=32, rail=12.5, fabric="efa", nic_latency=75.0,
-        source=f"{NCCL}: 20.6 × 18; 32 × 100 Gb/s EFA; {EFA}",
-    ),
+    "H100 EFA": H100.but(name="H100 servers (AWS p5)", rails=32, rail=12.5, fabric="efa", nic_latency=EFA),
     "H100 TCPXO": H100.but(name="H100 servers (GCP a3-mega)", rails=8, rail=25.0, fabric="tcpxo", cpu="intel"),
     "H100 TCPX": H100.but(name="H100 servers (GCP a3-high)", rails=4, rail=25.0, fabric="tcpx", cpu="intel"),
     "A100 Slingshot": A100.but(name="A100 nodes, Slingshot 11", gpus_per_node=4, rails=4, fabric="slingshot"),

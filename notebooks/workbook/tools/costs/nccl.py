@@ -1,4 +1,4 @@
-"""How NCCL chooses: its own model of every algorithm and protocol, and the least time wins. Neither torch nor NCCL.
+"""Choose as NCCL does, by its own model: of all algorithms and protocols, the least time wins. Neither torch nor NCCL.
 
 T = latency + bytes / bandwidth, both from tables and a few factors. Constants and rules are those of
 src/graph/tuning.cc, told anew, for NCCL 2.28.3 to 2.30.7 (`VERSIONS`); nothing here was run on NCCL. CollNet is left
@@ -71,7 +71,7 @@ VERSIONS = (
 
 
 def version(nccl: str) -> Version:
-    """The constants of a version of NCCL; raises `LabError` for those before 2.28.3, which weighed NVLS otherwise.
+    """Return the constants of an NCCL; raises `LabError` for those before 2.28.3, which weighed NVLS otherwise.
 
     >>> version("2.29.3").first
     '2.29.2'
@@ -84,7 +84,7 @@ def version(nccl: str) -> Version:
 
 
 def nearest(nccl: str) -> Version:
-    """The same, or the oldest known one for a version before it and for none at all."""
+    """Return the same, or the oldest known one for a version before it and for none at all."""
     known = [v for v in VERSIONS[1:] if nccl and _number(v.first) <= _number(nccl)]
     return known[-1] if known else VERSIONS[0]
 
@@ -121,7 +121,7 @@ class Choice:
 
 
 def choose(op: str, nbytes: float, n: int, cluster: Cluster) -> Choice:
-    """What NCCL would choose, by its own model, and what it thinks of the others.
+    """Choose as NCCL would, by its own model; the times of the others stand beside.
 
     >>> from workbook.tools.costs.machine import H100
     >>> choose("all_reduce", 2**20, 8, H100).protocol, choose("all_reduce", 2**21, 8, H100).algorithm
@@ -137,7 +137,7 @@ def choose(op: str, nbytes: float, n: int, cluster: Cluster) -> Choice:
 
 
 def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str], Any]:
-    """Seconds of each algorithm and protocol, infinite where NCCL does not use it; nbytes and n may be arrays."""
+    """Return the seconds of each algorithm and protocol, infinite where NCCL does not use it; arrays are welcome."""
     if op not in OPS:
         raise LabError(f"NCCL's model knows {', '.join(OPS)}, and not {op}. Choose one of them.")
     nbytes, n = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
@@ -163,8 +163,11 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str
 
 
 def _bus(a: str, nodes: Any, c: Cluster) -> Any:
-    """GB/s that all channels have together. NCCL searches for them; here a ring or a tree fills NVLink inside a node,
-    and all of the node's NICs between nodes, a tree of two nodes twice, for each of its halves crosses once."""
+    """Return the GB/s that all channels have together.
+
+    NCCL searches for them; here a ring or a tree fills NVLink inside a node, and all of the node's NICs between nodes,
+    a tree of two nodes twice, for each of its halves crosses once.
+    """
     return np.where(
         nodes == 1, c.nvlink, np.minimum(c.nvlink, c.network * np.where((nodes == 2) & (a == "Tree"), 2, 1))
     )
@@ -173,7 +176,6 @@ def _bus(a: str, nodes: Any, c: Cluster) -> Any:
 def _bandwidth(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
     g, many = GENERATIONS.index(c.generation), np.minimum(nodes, 3) - 1
     steps = 2 * (n - 1) if op == "all_reduce" else n - 1 if op in ("all_gather", "reduce_scatter") else n
-
     blackwell = {"ring LL128": version(c.nccl).ring_ll128, "NVLSTree": version(c.nccl).nvls_tree_most}
 
     def most(kind: str) -> Any:

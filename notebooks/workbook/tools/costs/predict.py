@@ -1,4 +1,4 @@
-"""What an operation would take on a described cluster: α-β on two kinds of link, for as many ranks as you like.
+"""Price whole algorithms on a described cluster: α-β on two kinds of link, for as many ranks as you like.
 
 Every formula is closed and takes arrays: a hundred thousand ranks cost as much time as four, and a sweep over
 sizes or ranks is one call. S is nccl-tests' size. Neither torch nor a cluster.
@@ -6,78 +6,31 @@ sizes or ranks is one call. S is nccl-tests' size. Neither torch nor a cluster.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from labkit.floor.errors import LabError
 from workbook.tools.costs import nccl
-from workbook.tools.costs.estimate import OPS as ESTIMATED
-from workbook.tools.costs.estimate import estimate
 from workbook.tools.costs.machine import Cluster
 from workbook.tools.formulas import Figures, figures
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-NCCL, TAKES = "what NCCL's own model would choose", "what NCCL takes, as estimated"
 LINKS = {  # protocol: µs of a step as shares of the Simple protocol's, NVLink and network, and bytes sent for one
     "LL": (nccl.HOP["Ring"][0][0] / nccl.HOP["Ring"][0][2], nccl.HOP["Ring"][1][0] / nccl.HOP["Ring"][1][2], 2.0),
     "Simple": (1.0, 1.0, 1.0),
 }
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Seconds of each algorithm, the fastest first; it shows itself as a table."""
-
-    op: str
-    nbytes: float
-    n: int
-    cluster: Cluster
-    seconds: dict[str, float]
-    nccl: nccl.Choice | None = None
-    estimate: float | None = None  # seconds, as the published tables teach; None where they teach nothing
-
-    @property
-    def winner(self) -> str:
-        """The name of the algorithm that is fastest by its steps and bytes."""
-        return next(iter(self.seconds))
-
-    def __repr__(self) -> str:
-        rows = [f"{name:<46}{_said(t):>10}" for name, t in self.seconds.items()]
-        if self.nccl:
-            way = f"{self.nccl.algorithm}, {self.nccl.protocol} (NCCL {self.nccl.cluster.nccl})"
-            rows.append(f"{NCCL:<46}{_said(self.nccl.seconds):>10}  {way}")
-        if self.estimate is not None:
-            rows.append(f"{TAKES:<46}{_said(self.estimate):>10}")
-        nodes = -(-self.n // self.cluster.gpus_per_node)
-        about = f"{self.op} of {self.nbytes:,.0f} B on {self.n:,} GPUs ({nodes:,} node{'s' * (nodes > 1)})"
-        return "\n".join([about, repr(self.cluster), *rows])
-
-
-def predict(op: str, nbytes: float, n: int, cluster: Cluster) -> Prediction:
-    """What each algorithm would take for n ranks on a cluster, and what NCCL would choose there.
+def times(op: str, nbytes: Any, n: Any, cluster: Cluster, protocols: tuple[str, ...] = tuple(LINKS)) -> dict[str, Any]:
+    """Return the seconds of each algorithm on a cluster, by the protocol that suits the size; arrays are welcome.
 
     >>> from workbook.tools.costs.machine import H100
-    >>> predict("all_reduce", 1e9, 100_000, H100).winner
+    >>> found = times("all_reduce", 1e9, 100_000, H100)
+    >>> min(found, key=found.get)
     'hierarchical, PAT between nodes'
 
-    The algorithms are priced by their steps and bytes alone, as if all links were busy all the time. The last line has
-    what keeps them from it, `costs.estimate`; it knows nothing of stragglers or of switches that collide, and on the
-    largest published run of racks (1,440 GPUs) it is still too fast by a factor of two.
-    """
-    if op not in OPS:
-        raise LabError(f"{op!r} has no model for whole clusters. Choose one of: {', '.join(OPS)}.")
-    if n < 2:
-        raise LabError("One rank has nobody to talk to. Give n=2 or more.")
-    found = {name: float(t) for name, t in times(op, nbytes, n, cluster).items()}
-    choice = nccl.choose(op, nbytes, n, cluster) if op in nccl.OPS else None
-    takes = float(estimate(op, nbytes, n, cluster)) if op in ESTIMATED else None
-    return Prediction(op, nbytes, n, cluster, dict(sorted(found.items(), key=lambda item: item[1])), choice, takes)
-
-
-def times(op: str, nbytes: Any, n: Any, cluster: Cluster, protocols: tuple[str, ...] = tuple(LINKS)) -> dict[str, Any]:
-    """Seconds of each algorithm on a cluster, by the protocol that suits the size; nbytes and n may be arrays.
+    The algorithms, those of `OPS`, are priced by their steps and bytes alone, as if all links were busy all the time.
+    `costs.estimate` has what keeps them from it.
 
     LL sends a flag with each eight bytes, and needs no other step to tell that they have come: twice the bytes for a
     fifth of the latency. Small messages take it.
@@ -89,7 +42,7 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster, protocols: tuple[str, 
 def _times(
     op: str, nbytes: Any, n: Any, c: Cluster, quick: float, quick_out: float, sent: float, posts: float
 ) -> dict[str, Any]:
-    """The same by one protocol.
+    """Return the seconds of each algorithm by one protocol.
 
     A ring that passes all GPUs goes k times from node to node, and its bytes are as slow as the slower link. A
     hierarchical all-reduce is a reduce-scatter in the node, an all-reduce of a g-th part on each of g rails, and
@@ -105,7 +58,7 @@ def _times(
     slower = np.where(k > 1, np.maximum(inside, outside), inside)
 
     def both(algorithm: str, pieces: int | None = None) -> tuple[Figures, Figures, Figures]:
-        """The figures for all ranks, for those of a node, and for the nodes."""
+        """Return the figures for all ranks, for those of a node, and for the nodes."""
         alls, node, nodes = (figures(op, algorithm, m, pieces) for m in (n, g, k))
         return alls, node, nodes
 
@@ -149,10 +102,3 @@ def _times(
 
 def _one(c: Cluster) -> float:
     return c.rail / c.oversubscription
-
-
-def _said(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= size:
-            return f"{seconds / size:,.3g} {unit}"
-    return f"{seconds * 1e6:,.3g} µs"

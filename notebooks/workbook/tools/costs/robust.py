@@ -1,4 +1,4 @@
-"""Least squares for curves, where a row that is off by far may not wreck the fit. Numpy alone."""
+"""Fit curves by least squares, where a row that is off by far may not wreck the fit. Numpy alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Numbers = npt.NDArray[np.float64]
 
 
 def tamed(error: Numbers, usual: float = USUAL) -> Numbers:
-    """Errors in units of the usual one, with the large ones' roots taken: what a robust fit squares."""
+    """Return errors in units of the usual one, with the large ones' roots taken: what a robust fit squares."""
     pull = 2 * (np.sqrt(1 + (error / usual) ** 2) - 1)
     return np.asarray(np.sign(error) * np.sqrt(pull))
 
@@ -20,7 +20,7 @@ def tamed(error: Numbers, usual: float = USUAL) -> Numbers:
 def least_squares(
     residuals: Callable[[Numbers], Numbers], start: Numbers, rounds: int = 200, enough: float = 1e-7
 ) -> Numbers:
-    """The x with the least sum of squared residuals near the start, by Levenberg's and Marquardt's steps.
+    """Find the x with the least sum of squared residuals near the start, by Levenberg's and Marquardt's steps.
 
     >>> least_squares(lambda x: np.array([x[0] - 3, 2 * (x[0] - 3)]), np.array([0.0])).round(6).tolist()
     [3.0]

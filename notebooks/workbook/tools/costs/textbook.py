@@ -1,4 +1,4 @@
-"""α-β-γ: how long an algorithm takes where every link is alike.
+"""Price algorithms where every link is alike: α-β-γ.
 
 T = steps·α + serial·S·β + added·S·γ, with α in seconds a message, β in seconds a byte, γ in seconds a byte that is
 added; steps, bytes and S are those of `workbook.tools.formulas`, where the sources stand. Every rank has a link of its
@@ -23,14 +23,14 @@ ALGORITHMS = {op: tuple(name for name in known if (op, name) not in APART) for o
 
 
 def of(op: str) -> tuple[str, ...]:
-    """The names of an operation's algorithms; `LabError` where there are none."""
+    """Return the names of an operation's algorithms; `LabError` where there are none."""
     if op not in ALGORITHMS:
         raise LabError(f"{op!r} has no costs here. Choose one of: {', '.join(ALGORITHMS)}.")
     return ALGORITHMS[op]
 
 
 def seconds(op: str, algorithm: str, n: Any, nbytes: Any, alpha: float, beta: float, gamma: float = 0.0) -> Any:
-    """Seconds that an operation takes by an algorithm; n and nbytes may be arrays.
+    """Return the seconds that an operation takes by an algorithm; n and nbytes may be arrays.
 
     >>> round(float(seconds("all_reduce", "ring", 4, 1e6, alpha=1e-5, beta=1e-9)) * 1e6)  # 6 α + 1.5 MB, in µs
     1560
@@ -51,27 +51,6 @@ def seconds(op: str, algorithm: str, n: Any, nbytes: Any, alpha: float, beta: fl
 
 
 def flat(op: str, nbytes: Any, n: Any, alpha: float, beta: float, gamma: float = 0.0) -> dict[str, Any]:
-    """Seconds of each algorithm where every pair of ranks has the same α and β; arrays are welcome."""
+    """Return the seconds of each algorithm where every pair of ranks has the same α and β; arrays are welcome."""
     size, n = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
     return {name: seconds(op, name, n, size, alpha, beta, gamma) for name in of(op)}
-
-
-def crossover(op: str, one: str, other: str, n: int, alpha: float, beta: float, gamma: float = 0.0) -> float | None:
-    """The size in bytes, up to 1 TB, at which two algorithms take equally long; None where one is never slower.
-
-    >>> round(crossover("all_reduce", "ring", "recursive doubling", 8, alpha=1e-5, beta=1e-9) / 1e3)  # kB
-    88
-    """
-
-    def apart(nbytes: float) -> float:
-        return float(
-            seconds(op, one, n, nbytes, alpha, beta, gamma) - seconds(op, other, n, nbytes, alpha, beta, gamma)
-        )
-
-    low, high = 1.0, 1e12
-    if apart(low) * apart(high) >= 0:
-        return None
-    for _ in range(200):  # halve the gap; the sizes' logarithms, for they span twelve decades
-        middle = float(np.sqrt(low * high))
-        low, high = (middle, high) if apart(low) * apart(middle) > 0 else (low, middle)
-    return float(np.sqrt(low * high))

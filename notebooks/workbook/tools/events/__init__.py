@@ -1,4 +1,4 @@
-"""What 100,000 ranks would do: discrete events on a described fabric, stragglers, failures. No torch, no cluster.
+"""Simulate 100,000 ranks: discrete events on a described fabric, stragglers, failures. No torch, no cluster.
 
     fabric     hosts, NICs, leaf and spine switches, and the links that a message takes
     program    schedules for very many ranks, as arrays
@@ -17,9 +17,9 @@
 Nothing here has run on machines: it is computed, from the numbers that describe the fabric.
 """
 
-from workbook.tools.events.fabric import H100S, Fabric, of
+from workbook.tools.events.fabric import H100S, Fabric
 from workbook.tools.events.slowest import drawn
 from workbook.tools.events.step import PARTS, WAYS, Step, all_reduce
 from workbook.tools.events.training import Training, train
 
-__all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "Training", "all_reduce", "drawn", "of", "train"]
+__all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "Training", "all_reduce", "drawn", "train"]

@@ -1,4 +1,4 @@
-"""A ring in which no two ranks share a link, as longest paths: what its events come to, without running each of them.
+"""Find when a ring ends in which no two ranks share a link: longest paths, in place of running each event.
 
 100,000 ranks in a ring would send 20,000,000,000 messages. But where every link has one sender, nothing is decided in
 a queue: each moment is the largest of a few sums of earlier ones. With P(q, k) the moment at which rank q posts its
@@ -26,8 +26,8 @@ Numbers = np.ndarray[Any, Any]
 class Chained:
     """When each rank has its last message, and how many links the chain that it waited for has passed.
 
-    The chain begins `hops[r]` ranks before rank r, 0 where it has waited for nobody, and waits `rounds - hops` times
-    for the slowest link that it has passed.
+    The chain begins `hops[r]` ranks before rank r, 0 where it has waited for no other rank, and waits `rounds - hops`
+    times for the slowest link that it has passed.
     """
 
     finish: Numbers
@@ -36,7 +36,7 @@ class Chained:
 
 
 def small_rings(ready: Numbers, free: Numbers, latency: float, takes: float, rounds: int) -> Chained:
-    """Rings of equal links side by side, one a row of `ready`, round by round; `free` is when each link can begin."""
+    """Run rings of equal links side by side, one a row of `ready`, by rounds; `free` is when each link can begin."""
     post, hops = ready.copy(), np.zeros(ready.shape, int)
     begun = np.zeros(ready.shape, int)  # hops of the chain that each link waits for
     for _ in range(rounds):
@@ -50,9 +50,9 @@ def small_rings(ready: Numbers, free: Numbers, latency: float, takes: float, rou
 
 
 def ring(ready: Numbers, latency: Numbers, takes: Numbers, rounds: int) -> Chained:
-    """One ring of any length; `latency[q]` and `takes[q]` are of the link from rank q, and repeat with their length.
+    """Run one ring of any length; `latency[q]` and `takes[q]` are of the link from rank q.
 
-    The length of `latency` divides that of `ready`.
+    They repeat with their length. The length of `latency` divides that of `ready`.
 
     >>> ring(np.array([0.0, 5.0, 0.0, 0.0]), np.array([1.0]), np.array([2.0]), rounds=6).finish.tolist()
     [20.0, 21.0, 22.0, 23.0]
@@ -84,7 +84,7 @@ def ring(ready: Numbers, latency: Numbers, takes: Numbers, rounds: int) -> Chain
 
 
 def _sliding(values: Numbers, width: int) -> tuple[Numbers, Numbers]:
-    """The largest of each `width` values in a row, and where it is: van Herk's two running maxima over blocks."""
+    """Find the largest of each `width` values in a row, and where: van Herk's two running maxima over blocks."""
     blocks = -(-len(values) // width) + 1
     padded = np.full(blocks * width, -np.inf)
     padded[: len(values)] = values
@@ -102,7 +102,7 @@ def _sliding(values: Numbers, width: int) -> tuple[Numbers, Numbers]:
 
 
 def _running(table: Numbers) -> tuple[Numbers, Numbers]:
-    """The running maximum along the rows, and the column that it comes from."""
+    """Return the running maximum along the rows, and the column that it comes from."""
     most = np.maximum.accumulate(table, axis=1)
     fresh = np.concatenate([np.ones((len(table), 1), bool), most[:, 1:] > most[:, :-1]], axis=1)
     return most, np.maximum.accumulate(np.where(fresh, np.arange(table.shape[1]), 0), axis=1)

@@ -1,4 +1,4 @@
-"""Discrete events, in batches: every message of a schedule through the queues of its links. No torch, no cluster.
+"""Run every message of a schedule through the queues of its links: discrete events, in batches. No torch, no cluster.
 
 The model. A rank posts the sends of its step k once it has received all that the steps before k bring it; sending does
 not hold it up. After its latency a message comes to its first link. A link serves one message at a time, whoever comes
@@ -37,13 +37,12 @@ MOST = 4_000_000  # messages: more would take long, and gigabytes
 
 @dataclass(frozen=True)
 class Chain:
-    """What a rank has waited for, back to the beginning of rank `origin`: `hops` messages, and seconds by kind.
+    """What a rank has waited for, back to the beginning of rank `origin`: seconds by kind.
 
     The rank's end is `ready[origin]` and the sum of the four.
     """
 
     origin: int
-    hops: int
     latency: float
     inside: float
     across: float
@@ -56,7 +55,6 @@ class Played:
 
     finish: Numbers
     messages: int
-    windows: int
     chain: Callable[[int], Chain]
 
 
@@ -115,16 +113,14 @@ class _Run:
         self.horizon = -inf
         self.lookahead = float(self.latency.min()) if len(self.to) else inf
         self.direct = fabric.nics == fabric.gpus  # nobody else uses the first link: its order is that of the posts
-        self.windows = 0
 
     @property
     def pending(self) -> bool:
-        """Whether a message is still under way."""
+        """Tell whether a message is still under way."""
         return any(self.near) or any(self.far)
 
     def window(self) -> None:
         """Handle all events that nothing still to come can precede."""
-        self.windows += 1
         if not any(self.near):
             self.refill()
         until = self.horizon
@@ -141,7 +137,7 @@ class _Run:
                     self.serve(stage, times, ids)
 
     def take(self, stage: int, until: float) -> tuple[Numbers, Numbers]:
-        """Those that come to a stage before a moment."""
+        """Take out the messages that come to a stage before a moment."""
         times, ids = _joined(self.near[stage])
         before = times < until
         now, later = before.nonzero()[0], (~before).nonzero()[0]
@@ -160,7 +156,7 @@ class _Run:
                 self.put(stage, *pool)
 
     def serve(self, stage: int, times: Numbers, ids: Numbers) -> None:
-        """Messages come to their links of a stage, first come, first served, and go on to the next stage or arrive."""
+        """Serve messages at their links of a stage, first come, first served, and pass them on to the next stage."""
         link = self.links[stage, ids]
         order = np.lexsort((ids, times, link))
         link, times, ids = link[order], times[order], ids[order]
@@ -176,7 +172,7 @@ class _Run:
             self.put(stage + 1, begins, ids)
 
     def queue(self, link: Numbers, times: Numbers, takes: Numbers) -> tuple[Numbers, Numbers]:
-        """When each message begins and ends on its link; they are in order of their links, then of their turns."""
+        """Return when each message begins and ends on its link; they are in order of their links, then turns."""
         begins: Numbers = np.maximum(times, self.free[link])
         followed = np.zeros(len(link), bool)  # by one on the same link; the last one is not
         np.equal(link[1:], link[:-1], out=followed[:-1])
@@ -203,7 +199,7 @@ class _Run:
             self.near[stage].append((times[~late], ids[~late]))
 
     def arrive(self, ids: Numbers, times: Numbers) -> None:
-        """Ranks receive messages, and post what these have held up."""
+        """Let ranks receive messages, and post what these have held up."""
         rank = self.to[ids]
         slot = self.step[ids // self.copies] * len(self.now) + rank
         np.subtract.at(self.left, slot, np.int16(1))  # of the same type, or it takes ten times as long
@@ -242,7 +238,7 @@ class _Run:
             self.advance(ranks)
 
     def _send(self, ranks: Numbers, step: Numbers, now: Numbers, why: Numbers) -> None:
-        """Ranks post what they send in a step, at a moment and because of a message; each may be there with several."""
+        """Post what ranks send in a step, at a moment and because of a message; each may be there with several."""
         unit, copy = np.divmod(ranks, self.copies)
         found = self.index[step, :, unit]
         row, slot = (found >= 0).nonzero()
@@ -257,11 +253,11 @@ class _Run:
             self.put(0, times, ids)
 
     def played(self) -> Played:
-        """The end."""
-        return Played(self.now, len(self.by), self.windows, self.chain)
+        """Return how it ended."""
+        return Played(self.now, len(self.by), self.chain)
 
     def chain(self, rank: int) -> Chain:
-        """The message that a rank received last, the one that its sender received last before it, and so on."""
+        """Follow the message that a rank received last, the one that its sender received last before it, and so on."""
         at, origin, passed = int(self.why[rank]), rank, []
         while at >= 0:
             passed.append(at)
@@ -270,7 +266,7 @@ class _Run:
         ids = np.array(passed, np.int64)
         inside, takes = self.inside[ids], self.takes[ids]
         latency, wait = float(self.latency[ids].sum()), float(self.wait[ids].sum())
-        return Chain(origin, len(ids), latency, float(takes[inside].sum()), float(takes[~inside].sum()), wait)
+        return Chain(origin, latency, float(takes[inside].sum()), float(takes[~inside].sum()), wait)
 
 
 def _joined(pool: Pool) -> tuple[Numbers, Numbers]:

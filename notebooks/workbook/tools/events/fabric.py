@@ -1,4 +1,4 @@
-"""A fabric described: hosts of GPUs, NICs, leaf switches and the links above them, each link with a number of its own.
+"""Describe a fabric: hosts of GPUs, NICs, leaf switches and the links above them, each link with its own number.
 
 Imports neither torch nor a cluster.
 """
@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from labkit.floor.errors import LabError
-from workbook.tools.costs.machine import Cluster
 
 Numbers = np.ndarray[Any, Any]
 
@@ -30,14 +29,13 @@ class Fabric:
         nics: NICs of a host; with fewer than ranks, neighbours share one.
         leaf: hosts below a leaf switch.
         over: oversubscription: so many NICs below a leaf switch for each link from it to the spine.
-        rails: rail-optimised: NIC i of each host goes to a leaf switch of its own; else a host has one leaf switch.
-        hashed: which spine switch a message takes is a hash of its two ends, as with ECMP; else the destination's port
-            decides, which keeps neighbours apart.
         scattered: the seed of a random placement of the hosts; else the hosts stand in the order of their ranks.
 
-    A message inside a host takes the sender's NVLink out and the receiver's in. One between hosts takes a NIC out and
-    a NIC in, and, where their leaf switches differ, one link up to a spine switch and one down. All links of a path
-    have the same rate. The spine switches have as many ports as it takes.
+    The fabric is rail-optimised: NIC i of each host goes to a leaf switch of its own. A message inside a host takes
+    the sender's NVLink out and the receiver's in. One between hosts takes a NIC out and a NIC in, and, where their leaf
+    switches differ, one link up to a spine switch and one down. Which spine switch it is, the destination's port
+    decides, which keeps neighbours apart. All links of a path have the same rate. The spine switches have as many ports
+    as it takes.
     """
 
     gpus: int = 8
@@ -48,8 +46,6 @@ class Fabric:
     nics: int = 8
     leaf: int = 32
     over: float = 1.0
-    rails: bool = True
-    hashed: bool = False
     scattered: int | None = None
 
     def __post_init__(self) -> None:
@@ -61,7 +57,7 @@ class Fabric:
             raise LabError(f"over={self.over:g} is no oversubscription. Choose 1 (none) or more.")
 
     def but(self, **changes: Any) -> Fabric:
-        """The same fabric with some numbers changed."""
+        """Return the same fabric with some numbers changed."""
         try:
             return replace(self, **changes)
         except TypeError:
@@ -70,30 +66,25 @@ class Fabric:
             ) from None
 
     @property
-    def ports(self) -> int:
-        """NICs below one leaf switch."""
-        return self.leaf if self.rails else self.leaf * self.nics
-
-    @property
     def uplinks(self) -> int:
         """Links from one leaf switch to the spine."""
-        return max(1, round(self.ports / self.over))
+        return max(1, round(self.leaf / self.over))
 
     def hosts(self, n: int) -> int:
-        """The hosts of n ranks; `LabError` where the last one would not be full."""
+        """Return the number of hosts of n ranks; `LabError` where the last one would not be full."""
         if n < 1 or n % self.gpus:
             raise LabError(f"{n} ranks do not fill hosts of {self.gpus}. Choose a multiple of {self.gpus}.")
         return n // self.gpus
 
     def paths(self, src: Numbers, dst: Numbers, n: int) -> Paths:
-        """The way of each message from rank src[i] to rank dst[i], of n ranks."""
+        """Find the way of each message from rank src[i] to rank dst[i], of n ranks."""
         hosts, ups = self.hosts(n), self.uplinks
         slots = -(-hosts // self.leaf) * self.leaf
-        leaves = slots // self.leaf * (self.nics if self.rails else 1)
+        leaves = slots // self.leaf * self.nics
         begins = np.cumsum([0, n, n, slots * self.nics, leaves * ups, leaves * ups, slots * self.nics])
         inside = src // self.gpus == dst // self.gpus
         (out, leaf, _), (into, other, port) = self._port(src, hosts), self._port(dst, hosts)
-        spine = (_hash(src, dst) if self.hashed else port) % ups
+        spine = port % ups
         across = ~inside & (leaf != other)
         links = np.stack(
             [
@@ -112,14 +103,12 @@ class Fabric:
         )
 
     def _port(self, rank: Numbers, hosts: int) -> tuple[Numbers, Numbers, Numbers]:
-        """The NIC, the leaf switch and the port on it of each rank."""
+        """Return the NIC, the leaf switch and the port on it of each rank."""
         host, nic = rank // self.gpus, rank % self.gpus * self.nics // self.gpus
         if self.scattered is not None:
             host = np.random.default_rng(self.scattered).permutation(hosts)[host]
         pod, place = host // self.leaf, host % self.leaf
-        if self.rails:
-            return host * self.nics + nic, pod * self.nics + nic, place
-        return host * self.nics + nic, pod, place * self.nics + nic
+        return host * self.nics + nic, pod * self.nics + nic, place
 
 
 @dataclass(frozen=True)
@@ -137,27 +126,4 @@ class Paths:
     count: int
 
 
-def of(cluster: Cluster) -> Fabric:
-    """The fabric of one of `tools.costs`' clusters.
-
-    >>> from workbook.tools.costs import H100
-    >>> of(H100) == H100S
-    True
-    """
-    return Fabric(
-        gpus=cluster.gpus_per_node, near=cluster.nvlink_latency / 1e6, nvlink=cluster.nvlink * 1e9,
-        far=(cluster.network_latency + cluster.nic_latency) / 1e6, nic=cluster.rail * 1e9,
-        nics=min(cluster.rails, cluster.gpus_per_node), over=cluster.oversubscription,
-    )  # fmt: skip
-
-
 H100S = Fabric()  # `costs.H100`: 8 GPUs and 8 NICs of 400 Gb/s a host
-
-
-def _hash(src: Numbers, dst: Numbers) -> Numbers:
-    """A number that looks like chance, the same for the same two ends."""
-    mixed = (np.asarray(src, np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ (
-        np.asarray(dst, np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    )
-    mixed = (mixed ^ (mixed >> np.uint64(29))) * np.uint64(0xBF58476D1CE4E5B9)
-    return ((mixed ^ (mixed >> np.uint64(32))) >> np.uint64(1)).astype(np.int64)

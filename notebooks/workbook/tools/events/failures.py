@@ -1,4 +1,4 @@
-"""A job whose ranks die: time between failures, checkpoints, work that is lost; events, and formulas beside them.
+"""Simulate a job whose ranks die: time between failures, checkpoints, lost work; events, and formulas beside them.
 
 The model. Each rank fails after an exponential time of mean `mtbf`, independently of the others, and its replacement
 is as good. One failure stops all. Noticing it and starting again takes `restart` seconds, in which ranks fail as
@@ -45,7 +45,7 @@ class Job:
 
 
 def between_failures(n: int, mtbf: float) -> float:
-    """The mean time between failures of a job of n ranks, each of which fails after `mtbf` seconds on average.
+    """Return the mean time between failures of a job of n ranks, each of which fails after `mtbf` seconds on average.
 
     >>> round(between_failures(100_000, 5 * YEAR) / 60, 1)  # minutes
     26.3
@@ -54,7 +54,7 @@ def between_failures(n: int, mtbf: float) -> float:
 
 
 def failures(n: int, mtbf: float, seed: int = 0) -> Iterator[float]:
-    """The moments at which a job of n ranks loses one, in order, without end."""
+    """Yield the moments at which a job of n ranks loses one, in order, without end."""
     rng, at = np.random.default_rng(seed), 0.0
     while True:
         for gap in rng.exponential(mtbf / n, 1000):
@@ -99,7 +99,7 @@ def run(work: float, every: float, checkpoint: float, restart: float, dies: Iter
 
 
 def young(checkpoint: float, between: float) -> float:
-    """The interval between checkpoints that wastes least, to first order: √(2·C·M) (Young 1974; Daly 2006).
+    """Return the interval between checkpoints that wastes least, to first order: √(2·C·M) (Young 1974; Daly 2006).
 
     >>> round(young(60, 1580))  # seconds
     435
@@ -108,7 +108,7 @@ def young(checkpoint: float, between: float) -> float:
 
 
 def goodput(every: float, checkpoint: float, restart: float, between: float) -> float:
-    """The expected useful part of a long job's time: exact for this model.
+    """Return the expected useful part of a long job's time: exact for this model.
 
     An interval and its checkpoint take x = every + checkpoint without a failure. Until x seconds have passed without
     one, (e^(x/M) - 1)·M·e^(R/M) seconds go by on average, each failure costing a recovery of R seconds that has to pass
@@ -118,7 +118,7 @@ def goodput(every: float, checkpoint: float, restart: float, between: float) -> 
 
 
 def best(checkpoint: float, between: float) -> float:
-    """The interval with the best `goodput`; the restart does not move it. Golden section, to one part in a million."""
+    """Find the interval with the best `goodput`, by golden section; the restart does not move it."""
     low, high = 1e-6 * between, max(4 * young(checkpoint, between), 4 * between)
     golden = (sqrt(5) - 1) / 2
     while high - low > 1e-7 * high:

@@ -1,4 +1,4 @@
-"""Where the time goes: a stacked bar a run, a look for each thing that time goes into, all on one scale.
+"""Draw where the time goes: a stacked bar a run, a look for each thing that time goes into, all on one scale.
 
 No colours, for these mean ranks: greys and hatches, as in `plot.bars`.
 """
@@ -9,18 +9,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
 
 from labkit.floor.words import seconds
-from labkit.plot.bars import LOOKS as KINDS
+from labkit.plot.bars import part, swatch
 from labkit.plot.sheet import clock, extent, sheet, shortened, write
-from labkit.plot.svg import FAINT, GRID, INK, PAGE
+from labkit.plot.svg import FAINT, GRID
 from workbook.tools.events.training import WHOLE
 
 LEFT, PLOT, RIGHT, MARGIN = 6.3, 9.1, 3.6, 0.4  # LEFT is the most that names take
 TOP, LINE, ROW, BAR, BOTTOM, SWATCH = 0.5, 0.5, 0.72, 0.46, 1.05, 0.6
-# Ground, hatch, and the ink on it: the same in every picture.
-LOOKS = dict(zip(WHOLE, (*KINDS, (PAGE, "||||", INK)), strict=True))
 LEAST = 0.002  # of the axis: thinner parts have no place
 
 
@@ -37,15 +34,11 @@ class Spent:
     whole: bool = False
 
 
-def axes(spent: Spent) -> Axes:
-    """Axes that are large enough."""
-    return sheet(_wide(spent), _top(spent) + ROW * len(spent.bars) + BOTTOM)
-
-
-def draw(ax: Axes, spent: Spent) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(spent: Spent) -> Axes:
+    """Draw the bars below their legend, y downwards."""
+    ax = sheet(_wide(spent), _top(spent) + ROW * len(spent.bars) + BOTTOM)
     for x, line, kind in _legend(spent):
-        _box(ax, x, x + SWATCH, TOP + LINE * line, 0.34, kind)
+        swatch(ax, x, TOP + LINE * line, SWATCH, 0.34, WHOLE.index(kind))
         write(ax, x + SWATCH + 0.15, TOP + LINE * line, kind, 8, align="left")
     top, bottom = _top(spent), _top(spent) + ROW * len(spent.bars)
     left = _left(spent)
@@ -77,36 +70,18 @@ def _bar(
     before = 0.0
     for kind, width in widths.items():
         if width > LEAST * end:
-            left, right = place(before), place(before + width)
-            _box(ax, left, right, y, BAR, kind)
             said = f"{100 * width:.0f} %" if whole else seconds(width)
-            if right - left > (room := extent(said, 7.5) + 0.16) + 0.16:
-                ground, hatch, ink = LOOKS[kind]
-                if hatch:  # ends beside the figure
-                    corner = ((left + right - room) / 2, y - BAR / 2 + 0.02)
-                    ax.add_artist(Rectangle(corner, room, BAR - 0.04, facecolor=ground, edgecolor="none", zorder=3.5))
-                write(ax, (left + right) / 2, y, said, 7.5, ink)
+            part(ax, place(before), place(before + width), y, WHOLE.index(kind), said, 7.5, BAR, 0.16, 0.32, 0.02)
         before += width
 
 
-def _box(ax: Axes, left: float, right: float, y: float, high: float, kind: str) -> None:
-    ground, hatch, _ = LOOKS[kind]
-    corner, size = (left, y - high / 2), right - left
-    ax.add_artist(Rectangle(corner, size, high, facecolor=ground, edgecolor="none", zorder=3))
-    if hatch:
-        ax.add_artist(
-            Rectangle(corner, size, high, facecolor="none", edgecolor=FAINT, linewidth=0, hatch=hatch, zorder=3)
-        )
-    ax.add_artist(Rectangle(corner, size, high, facecolor="none", edgecolor=INK, linewidth=0.7, zorder=4))
-
-
 def _kinds(spent: Spent) -> list[str]:
-    """Everything that takes time in one of the bars."""
+    """Return everything that takes time in one of the bars."""
     return list(dict.fromkeys(kind for bar in spent.bars.values() for kind in bar))
 
 
 def _left(spent: Spent) -> float:
-    """Where the bars begin: behind the longest name, so that a narrow page need not shrink the picture for nothing."""
+    """Return where the bars begin: behind the longest name, so that a narrow page need not shrink the picture."""
     return min(LEFT, MARGIN + max((extent(name, 9) for name in spent.bars), default=0.0) + 0.5)
 
 

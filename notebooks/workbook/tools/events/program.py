@@ -1,7 +1,8 @@
-"""Schedules for very many ranks, as arrays: who sends to whom in which step, and how much. No torch, no cluster.
+"""Build all-reduces of very many ranks as arrays: who sends to whom in which step, and how much.
 
 They are those of `tools.schedules`, whose objects (a tuple of chunks for each send) would not fit into memory for
 100,000 ranks. What a message carries is left out, its size is kept: a test holds every builder against them.
+Imports neither torch nor a cluster.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from labkit.floor.errors import LabError
 from workbook.tools.formulas import log2_up
-from workbook.tools.schedules import Schedule, parents
+from workbook.tools.schedules import parents
 
 Numbers = np.ndarray[Any, Any]
+PIECES = 8
 
 
 @dataclass(frozen=True)
@@ -29,59 +30,38 @@ class Program:
 
     @property
     def n(self) -> int:
-        """The ranks."""
+        """The number of ranks."""
         return int(self.dst.shape[2])
 
     @property
     def messages(self) -> int:
-        """How many messages all ranks send."""
+        """The number of messages of all ranks."""
         if len(self.dst) and self.dst.strides[0] == 0:  # one step again and again, as a ring's
             return int(np.count_nonzero(self.dst[0] >= 0)) * len(self.dst)
         return int(np.count_nonzero(self.dst >= 0))
 
 
-def of_schedule(schedule: Schedule) -> Program:
-    """The same of a `workbook.tools.schedules` object.
-
-    >>> from workbook.tools import schedules
-    >>> of_schedule(schedules.ring("all_gather", 3)).dst[:, 0].tolist()
-    [[1, 2, 0], [1, 2, 0]]
-    """
-    slots = max([1, *(sum(s.src == r for s in step) for step in schedule.steps for r in range(schedule.n))])
-    dst = np.full((len(schedule.steps), slots, schedule.n), -1, np.int32)
-    share = np.zeros(dst.shape)
-    for k, step in enumerate(schedule.steps):
-        taken = [0] * schedule.n
-        for send in step:
-            dst[k, taken[send.src], send.src] = send.dst
-            share[k, taken[send.src], send.src] = len(send.chunks) / schedule.chunks
-            taken[send.src] += 1
-    return Program(schedule.name, dst, share)
-
-
-def ring(op: str, n: int) -> Program:
-    """Each step a chunk to the next rank."""
-    steps = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}[_known("ring", op)] * (n - 1)
+def ring(n: int) -> Program:
+    """Send a chunk to the next rank in each step."""
+    steps = 2 * (n - 1)
     to = (np.arange(n, dtype=np.int32) + 1) % n
     return Program("ring", np.broadcast_to(to, (steps, 1, n)), np.full((steps, 1, 1), 1 / n))
 
 
-def bruck(op: str, n: int) -> Program:
-    """Bruck's: step k of an all-gather goes to the rank 2ᵏ before, the near ones first."""
+def bruck(n: int) -> Program:
+    """Send as Bruck's algorithm does: step k of the all-gather goes to the rank 2ᵏ before, the near ones first."""
     bits = [1 << k for k in range(log2_up(n))]
-    return _gathering("Bruck", op, n, [(bit, min(bit, n - bit)) for bit in bits])
+    return _gathering("Bruck", n, [(bit, min(bit, n - bit)) for bit in bits])
 
 
-def pat(op: str, n: int) -> Program:
-    """PAT with as many chunks a message as there are: Bruck's distances from far to near."""
+def pat(n: int) -> Program:
+    """Send as PAT does, with as many chunks a message as there are: Bruck's distances from far to near."""
     bits = [1 << k for k in reversed(range(log2_up(n)))]
-    return _gathering("PAT", op, n, [(bit, ((n - 1) // bit + 1) // 2) for bit in bits])
+    return _gathering("PAT", n, [(bit, ((n - 1) // bit + 1) // 2) for bit in bits])
 
 
-def halving_doubling(op: str, n: int) -> Program:
-    """Rabenseifner's all-reduce, the near ranks first; what is more than a power of two is folded."""
-    if op != "all_reduce":
-        raise LabError(f"halving-doubling is no {op} here. Take all_reduce, or PAT's {op}.")
+def halving_doubling(n: int) -> Program:
+    """Send as Rabenseifner's all-reduce does, near ranks first; ranks beyond a power of two are folded."""
     levels = n.bit_length() - 1
     p = 1 << levels
     extra, ranks = n - p, np.arange(n)
@@ -101,12 +81,10 @@ def halving_doubling(op: str, n: int) -> Program:
     return Program("halving-doubling", dst, np.array(shares).reshape(-1, 1, 1))
 
 
-def double_tree(op: str, n: int, pieces: int = 8) -> Program:
-    """NCCL's double binary tree, each half of S in so many pieces that follow one another."""
-    if op != "all_reduce":
-        raise LabError(f"double tree is no {op}. It does all_reduce.")
+def double_tree(n: int) -> Program:
+    """Send along NCCL's double binary tree, each half of S in `PIECES` that follow one another."""
     trees = [_tree(np.array(parent)) for parent in parents(n)]
-    steps = max((2 * deepest + pieces - 1 for *_, deepest in trees), default=0) if n > 1 else 0
+    steps = max((2 * deepest + PIECES - 1 for *_, deepest in trees), default=0) if n > 1 else 0
     dst = np.full((steps, 6, n), -1, np.int32)
     for half, (parent, depth, height, deepest) in enumerate(trees):
         child = np.flatnonzero(parent >= 0)
@@ -114,28 +92,27 @@ def double_tree(op: str, n: int, pieces: int = 8) -> Program:
         order = np.argsort(up, kind="stable")  # the first child of a rank takes one slot, the second the other one
         second = np.zeros(len(child), int)
         second[order[1:]] = up[order[1:]] == up[order[:-1]]
-        for i in range(pieces):
+        for i in range(PIECES):
             dst[height[child] + i, half, child] = up
             dst[deepest + depth[child] - 1 + i, 2 + 2 * half + second, up] = child
-    return Program("double tree", dst, np.full((steps, 1, 1), 1 / (2 * pieces)))
+    return Program("double tree", dst, np.full((steps, 1, 1), 1 / (2 * PIECES)))
 
 
-BUILDERS: dict[str, Callable[[str, int], Program]] = {
+BUILDERS: dict[str, Callable[[int], Program]] = {
     "ring": ring, "Bruck": bruck, "PAT": pat, "halving-doubling": halving_doubling, "double tree": double_tree,
 }  # fmt: skip
 
 
-def _gathering(name: str, op: str, n: int, gather: list[tuple[int, int]]) -> Program:
-    """Steps of (distance, chunks) back; the same forwards and in the opposite order for what adds up."""
+def _gathering(name: str, n: int, gather: list[tuple[int, int]]) -> Program:
+    """Add up by steps of (distance, chunks) forwards in the opposite order, then gather by the same ones back."""
     ranks = np.arange(n, dtype=np.int32)
-    ways = [(bit, many) for bit, many in reversed(gather)] * (_known(name, op) != "all_gather")
-    ways += [(-bit, many) for bit, many in gather] * (op != "reduce_scatter")
+    ways = [*reversed(gather), *((-bit, many) for bit, many in gather)]
     dst = np.array([(ranks + way) % n for way, _ in ways], np.int32).reshape(-1, 1, n)
     return Program(name, dst, np.array([many / n for _, many in ways]).reshape(-1, 1, 1))
 
 
 def _tree(parent: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
-    """A tree's parents, each rank's depth, its height, and the greatest depth."""
+    """Return a tree's parents, each rank's depth, its height, and the greatest depth."""
     depth, at = np.zeros(len(parent), int), parent.copy()
     while (at >= 0).any():
         depth += at >= 0
@@ -145,9 +122,3 @@ def _tree(parent: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
         at = np.flatnonzero(depth == level)
         np.maximum.at(height, parent[at], height[at] + 1)
     return parent, depth, height, deepest
-
-
-def _known(name: str, op: str) -> str:
-    if op not in ("all_reduce", "reduce_scatter", "all_gather"):
-        raise LabError(f"{name} is no {op} here. Take all_reduce, reduce_scatter or all_gather.")
-    return op

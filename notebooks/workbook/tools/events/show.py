@@ -1,4 +1,4 @@
-"""Where the time of simulated steps or training runs goes: stacked bars that show themselves. No torch, no cluster."""
+"""Show where the time of simulated steps or training runs goes, as stacked bars. No torch, no cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 from labkit.floor.words import seconds
 from labkit.plot import svg
 from workbook.tools.events import plot
-from workbook.tools.events.step import Step
+from workbook.tools.events.step import Run
 from workbook.tools.events.training import Training
 
 
@@ -20,12 +20,12 @@ class Spent:
     64 ranks: 9.34 ms: latency 244 µs, bytes inside hosts 4.72 ms, bytes between hosts 4.38 ms
     """
 
-    def __init__(self, runs: Mapping[str, Step | Training]) -> None:
-        self.runs: dict[str, Step | Training] = dict(runs)
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        self.runs = dict(runs)
 
     @property
     def whole(self) -> bool:
-        """Whether these are training runs."""
+        """Tell whether these are training runs."""
         return any(isinstance(run, Training) for run in self.runs.values())
 
     @property
@@ -36,7 +36,7 @@ class Spent:
 
     @property
     def heads(self) -> dict[str, str]:
-        """What stands behind each bar."""
+        """The words behind each bar."""
         return {
             name: f"{100 * run.computing:.1f} % computing" if self.whole else seconds(run.seconds)
             for name, run in self.runs.items()
@@ -54,8 +54,7 @@ class Spent:
     def svg(self) -> bytes:
         """The picture."""
         axis = "per cent of the run's time, computed" if self.whole else "{} since the step began, computed"
-        scene = plot.Spent(self.bars, self.heads, axis, self.whole)
-        return svg.svg(plot.draw(plot.axes(scene), scene))
+        return svg.svg(plot.draw(plot.Spent(self.bars, self.heads, axis, self.whole)))
 
     def _repr_html_(self) -> str:
         return svg.img(self.svg, f"Where the time goes, computed, a stacked bar each. {self!r}".replace("\n", ". "))

@@ -1,4 +1,4 @@
-"""How long ranks compute, and the slowest of them: drawn, and by formula. Imports neither torch nor a cluster."""
+"""Draw how long ranks compute, and tell the slowest of them by formula. Imports neither torch nor a cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LAWS = ("normal", "exponential")
 
 
 def drawn(n: int, seconds: float, spread: float, law: str = "normal", seed: int = 0) -> Numbers:
-    """How long each of n ranks computes, with a mean of `seconds` and a standard deviation of `spread` seconds.
+    """Draw how long each of n ranks computes, with a mean of `seconds` and a standard deviation of `spread` seconds.
 
     "normal": errors of both signs, never below 0. "exponential": `seconds - spread` for all and a hiccup of `spread`
     on average.
@@ -30,7 +30,7 @@ def drawn(n: int, seconds: float, spread: float, law: str = "normal", seed: int 
 
 
 def expected(n: int, seconds: float, spread: float, law: str = "normal") -> float:
-    """The expected maximum of n such times.
+    """Return the expected maximum of n such times.
 
     >>> round(expected(100_000, 1.0, 0.02), 3), round(expected(100_000, 1.0, 0.02, "exponential"), 3)
     (1.087, 1.222)
@@ -48,5 +48,5 @@ def expected(n: int, seconds: float, spread: float, law: str = "normal") -> floa
 
 
 def harmonic(n: int) -> float:
-    """1 + 1/2 + … + 1/n."""
+    """Return 1 + 1/2 + … + 1/n."""
     return float((1 / np.arange(1, n + 1)).sum())

@@ -1,4 +1,4 @@
-"""One training step on very many ranks: they compute, the gradient is all-reduced, and where the time goes.
+"""Simulate a training step on very many ranks: they compute, all-reduce the gradient, and where does the time go?
 
 Imports neither torch nor a cluster.
 
@@ -14,7 +14,7 @@ reduce-scatter has ended on all of them, as where a switch adds up what all its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,22 +32,16 @@ WAYS = (*FLAT, *(f"hierarchical, {name}" for name in FLAT))
 
 
 @dataclass(frozen=True)
-class Step:
-    """What a step took: `parts` are the seconds of the last rank's chain of causes, and add up to `seconds`."""
+class Run:
+    """What took `seconds`: `parts` are seconds by what they went into, and add up to all of them."""
 
     way: str
-    n: int
-    nbytes: float
-    fabric: Fabric = field(repr=False)
     seconds: float
     parts: dict[str, float]
-    finish: Numbers = field(repr=False)
-    events: int  # messages that were run one by one
-    windows: int
 
     @property
     def computing(self) -> float:
-        """The part of the step in which the average rank computes."""
+        """The part of the time in which the average rank computes what is kept."""
         return self.parts["computing"] / self.seconds
 
     def drawn(self, between: tuple[str, str] | None = None) -> Any:
@@ -63,17 +57,27 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Step(Run):
+    """A training step of n ranks: `parts` are those of the last rank's chain of causes."""
+
+    n: int
+    finish: Numbers = field(repr=False)
+    events: int  # messages that were run one by one
+
+
+@dataclass(frozen=True)
 class _Leg:
     """A part of the collective: when each rank has ended it, and the chain back from any of them."""
 
     finish: Numbers
-    back: Any  # rank → (rank at which the chain begins, seconds by part)
+    back: Callable[[int], tuple[int, dict[str, float]]]  # rank → rank at which the chain begins, seconds by part
+    events: int = 0
 
 
 def all_reduce(
     way: str, fabric: Fabric, n: int, nbytes: float, ready: Numbers | None = None, computing: float | None = None
 ) -> Step:
-    """An all-reduce of S bytes on n ranks, rank r beginning at `ready[r]` seconds (default: all at 0).
+    """Simulate an all-reduce of S bytes on n ranks, rank r beginning at `ready[r]` seconds (default: all at 0).
 
     >>> from workbook.tools.events import H100S
     >>> step = all_reduce("hierarchical, ring", H100S, 100_000, 1e9)
@@ -92,13 +96,12 @@ def all_reduce(
     begins = np.zeros(n) if ready is None else np.asarray(ready, float)
     if begins.shape != (n,):
         raise LabError(f"ready has shape {begins.shape}. Give one moment for each of the {n} ranks.")
-    counted = {"events": 0, "windows": 0}
     if way == "ring":
         legs = [_flat_ring(fabric, n, hosts, nbytes, begins)]
     elif not way.startswith("hierarchical"):
-        legs = [_engine(BUILDERS[way]("all_reduce", n), fabric, n, begins, nbytes, counted)]
+        legs = [_engine(BUILDERS[way](n), fabric, n, begins, nbytes)]
     else:
-        legs = _hierarchical(way.removeprefix("hierarchical, "), fabric, n, hosts, nbytes, begins, counted)
+        legs = _hierarchical(way.removeprefix("hierarchical, "), fabric, n, hosts, nbytes, begins)
     finish = legs[-1].finish
     at, parts = int(finish.argmax()), dict.fromkeys(PARTS, 0.0)
     for leg in reversed(legs):
@@ -108,27 +111,23 @@ def all_reduce(
     mean = float(begins.mean()) if computing is None else computing
     parts["computing"] = min(mean, float(begins[at]))
     parts["waiting for the slowest"] = float(begins[at]) - parts["computing"]
-    return Step(way, n, nbytes, fabric, float(finish.max()), parts, finish, counted["events"], counted["windows"])
+    return Step(way, float(finish.max()), parts, n, finish, sum(leg.events for leg in legs))
 
 
-def _hierarchical(
-    between: str, fabric: Fabric, n: int, hosts: int, nbytes: float, ready: Numbers, counted: dict[str, int]
-) -> list[_Leg]:
+def _hierarchical(between: str, fabric: Fabric, n: int, hosts: int, nbytes: float, ready: Numbers) -> list[_Leg]:
     g = fabric.gpus
     first, free = _inside(fabric, ready.reshape(hosts, g), np.zeros((hosts, g)), nbytes / g)
-    program = BUILDERS[between]("all_reduce", hosts) if between != "ring" else None
     part, together = nbytes / g, _together(first.finish.reshape(hosts, g))
-    if program is None and _unshared(fabric, n, hosts):
+    if between == "ring" and _unshared(fabric, n, hosts):
         middle = _rail_rings(fabric, hosts, part, together.finish)
     else:
-        program = program or BUILDERS["ring"]("all_reduce", hosts)
-        middle = _engine(program, fabric, n, together.finish, part, counted, copies=g)
+        middle = _engine(BUILDERS[between](hosts), fabric, n, together.finish, part, copies=g)
     last, _ = _inside(fabric, middle.finish.reshape(hosts, g), free, nbytes / g)
     return [first, together, middle, last]
 
 
 def _inside(fabric: Fabric, ready: Numbers, free: Numbers, chunk: float) -> tuple[_Leg, Numbers]:
-    """A ring's reduce-scatter or all-gather in each host; and when each rank's link is free again."""
+    """Run a ring's reduce-scatter or all-gather in each host; return also when each rank's link is free again."""
     g = fabric.gpus
     rounds, takes = g - 1, chunk / fabric.nvlink
     found = chain.small_rings(ready, free, fabric.near, takes, rounds)
@@ -148,7 +147,7 @@ def _inside(fabric: Fabric, ready: Numbers, free: Numbers, chunk: float) -> tupl
 
 
 def _together(ended: Numbers) -> _Leg:
-    """The ranks of a host, a row of `ended`, go on when the last of them has ended."""
+    """Let the ranks of a host, a row of `ended`, go on when the last of them has ended."""
     g = ended.shape[1]
 
     def back(rank: int) -> tuple[int, dict[str, float]]:
@@ -159,7 +158,7 @@ def _together(ended: Numbers) -> _Leg:
 
 
 def _unshared(fabric: Fabric, n: int, hosts: int) -> bool:
-    """Whether rings through the hosts, rail by rail, share no link."""
+    """Tell whether rings through the hosts, rail by rail, share no link."""
     ranks = np.arange(n)
     links = fabric.paths(ranks, (ranks + fabric.gpus) % n, n).links
     used = links[links >= 0]
@@ -181,29 +180,24 @@ def _rail_rings(fabric: Fabric, hosts: int, part: float, ready: Numbers) -> _Leg
     return _Leg(finish.ravel(), back)
 
 
-def _engine(
-    program: Program, fabric: Fabric, n: int, ready: Numbers, nbytes: float, counted: dict[str, int], copies: int = 1
-) -> _Leg:
-    """The event loop, for one rail where all of them are alike."""
+def _engine(program: Program, fabric: Fabric, n: int, ready: Numbers, nbytes: float, copies: int = 1) -> _Leg:
+    """Run the event loop, for one rail where all of them are alike."""
     rails = ready.reshape(-1, copies)
-    alike = copies > 1 and fabric.rails and fabric.nics == fabric.gpus and not fabric.hashed
-    alike = alike and bool((rails == rails[:, :1]).all())
+    alike = copies > 1 and fabric.nics == fabric.gpus and bool((rails == rails[:, :1]).all())
     where = np.arange(n) if not alike else np.arange(0, n, copies)
     run = 1 if alike else copies
     played = engine.play(program, fabric, where, n, rails[:, 0] if alike else ready, nbytes, run)
-    counted["events"] += played.messages
-    counted["windows"] += played.windows
 
     def back(rank: int) -> tuple[int, dict[str, float]]:
         at = played.chain(rank // copies if alike else rank)
         origin = int(where[at.origin]) + (rank % copies if alike else 0)
         return origin, dict(zip(PARTS[2:], (at.latency, at.inside, at.across, at.queued), strict=True))
 
-    return _Leg(np.repeat(played.finish, copies) if alike else played.finish, back)
+    return _Leg(np.repeat(played.finish, copies) if alike else played.finish, back, played.messages)
 
 
 def _flat_ring(fabric: Fabric, n: int, hosts: int, nbytes: float, ready: Numbers) -> _Leg:
-    """A ring for each NIC; every second host is passed backwards, so that a ring stays on one rail between hosts."""
+    """Run a ring for each NIC; every second host is passed backwards, so that a ring stays on a rail between hosts."""
     g, many = fabric.gpus, fabric.nics if hosts > 1 else 1
     host, place = np.divmod(np.arange(n), g)
     orders = [host * g + (c * g // many + np.where(host % 2, g - 1 - place, place)) % g for c in range(many)]

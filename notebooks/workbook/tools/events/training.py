@@ -1,47 +1,19 @@
-"""A whole training run on very many ranks: its steps, its checkpoints and what failures take. No torch, no cluster."""
+"""Simulate a whole training run on very many ranks: its steps, its checkpoints and what failures take."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from workbook.tools.events import failures
-from workbook.tools.events.failures import DAY, YEAR, Job
-from workbook.tools.events.step import PARTS, Step
+from workbook.tools.events.failures import DAY, YEAR
+from workbook.tools.events.step import PARTS, Run, Step
 
 WHOLE = (*PARTS, "checkpoints", "lost work", "down")
 
 
 @dataclass(frozen=True)
-class Training:
-    """A run: `parts` are seconds of its wall-clock time by what they went into, and add up to `seconds`."""
-
-    step: Step
-    job: Job
-    every: float
-    parts: dict[str, float] = field(repr=False)
-
-    @property
-    def seconds(self) -> float:
-        """From its begin to its end."""
-        return self.job.seconds
-
-    @property
-    def computing(self) -> float:
-        """The part of the whole in which the average rank computes what is kept."""
-        return self.parts["computing"] / self.seconds
-
-    def drawn(self, between: tuple[str, str] | None = None) -> Any:
-        """Return what `labkit.draw` shows."""
-        return self.drawn_beside({self.step.way: self})
-
-    @staticmethod
-    def drawn_beside(runs: Mapping[str, Any]) -> Any:
-        """Return what `labkit.draw` shows of several."""
-        from workbook.tools.events.show import Spent  # matplotlib
-
-        return Spent(runs)
+class Training(Run):
+    """A training run: wall-clock seconds."""
 
 
 def train(
@@ -58,4 +30,4 @@ def train(
     job = failures.run(work, interval, checkpoint, restart, failures.failures(step.n, mtbf, seed))
     parts = {name: seconds / step.seconds * job.useful for name, seconds in step.parts.items()}
     parts |= {"checkpoints": job.checkpoints, "lost work": job.lost, "down": job.down}
-    return Training(step, job, interval, parts)
+    return Training(step.way, job.seconds, parts)

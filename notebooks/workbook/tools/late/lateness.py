@@ -1,4 +1,4 @@
-"""Who waits for a rank that comes late to a statement: read from the record. Pure."""
+"""Read from ranks' records which of them wait for a rank that comes late to a statement. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Lateness:
 
 
 def statements(code: str) -> list[tuple[int, str]]:
-    """The code's statements with their lines; all of it as one where it is no Python, so that its error is told.
+    """Split code into statements, each with its line; code that is no Python is one, so that a rank raises its error.
 
     >>> statements("a = 1\\nif a:\\n    b = 2")
     [(1, 'a = 1'), (2, 'if a:\\n    b = 2')]
@@ -38,9 +38,9 @@ def statements(code: str) -> list[tuple[int, str]]:
 
 
 def states(record: Record, late: int) -> tuple[str, ...]:
-    """Who was still in the call when the late rank came to it, and who had left.
+    """Return for each rank whether it was still in the call when the late rank came to it, or had left.
 
-    Where only the process group noted the call, nobody knows when it ended: then the statement's end counts.
+    Where only the process group noted the call, its end is unknown: then the statement's end counts.
     """
     came = min((op.entered for op in record.ops[late]), default=None)
     found = []

@@ -1,4 +1,4 @@
-"""`lab.late` and `%%late`: run a cell statement by statement, one rank late to each, and see who waits for it."""
+"""Run a cell statement by statement, one rank late to each, and note who waits for it: `lab.late` and `%%late`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def observe(console: Console, code: str, late: int, seconds: float = SECONDS) ->
 
 
 def _behind(come: str, line: int, source: str) -> str:
-    """The statement behind a call of ours, on the line where the learner wrote it, which an error names.
+    """Put a statement behind the call that delays, on the line where the learner wrote it, which an error names.
 
     >>> _behind("come()", 3, "x = 1")
     'come()\\n\\nx = 1'

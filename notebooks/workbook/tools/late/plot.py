@@ -1,4 +1,4 @@
-"""A row a call, a column a rank: who waits for a late rank and who goes on, in words, greys and patterns."""
+"""Draw who waits for a late rank and who goes on: a row a call, a column a rank, in words, greys and patterns."""
 
 from __future__ import annotations
 
@@ -22,17 +22,12 @@ LOOKS = {  # state → ground of the box, its edge, pattern, words; no colours, 
 Rows = Sequence[tuple[str, Sequence[str]]]
 
 
-def axes(rows: Rows, n: int) -> Axes:
-    """Axes that are large enough."""
-    return sheet(max(_left(rows) + COLUMN * n + MARGIN, 12.5), TOP + ROW * len(rows) + 0.4)
-
-
-def draw(ax: Axes, rows: Rows, late: int) -> Axes:
-    """Draw on axes as `axes` makes them."""
-    left = _left(rows)
-    n = len(rows[0][1]) if rows else 0
+def draw(rows: Rows, n: int, late: int) -> Axes:
+    """Draw the calls of n ranks, and who waits in each for the late one."""
+    left = MARGIN + 0.4 + min(LONGEST, max((extent(call, 8, mono=True) for call, _ in rows), default=0))
+    ax = sheet(max(left + COLUMN * n + MARGIN, 12.5), TOP + ROW * len(rows) + 0.4)
     write(ax, MARGIN, 0.6, f"Who waits for rank {late}, which comes late to each call?", 10, align="left")
-    for r in range(n):
+    for r in range(n if rows else 0):
         x = left + COLUMN * (r + 0.5)
         chip(ax, x - 0.55, TOP - 0.42, r)
         write(ax, x - 0.28, TOP - 0.42, f"rank {r}", 9, align="left")
@@ -55,7 +50,3 @@ def _box(ax: Axes, x: float, y: float, state: str) -> None:
     label = write(ax, x + COLUMN / 2, y + ROW / 2, words, 8, INK)
     if hatch:
         label.set_bbox({"boxstyle": "round,pad=0.2", "facecolor": ground, "edgecolor": "none"})
-
-
-def _left(rows: Rows) -> float:
-    return MARGIN + 0.4 + min(LONGEST, max((extent(call, 8, mono=True) for call, _ in rows), default=0))

@@ -1,15 +1,13 @@
-"""What `lab.late` shows: for each call, which ranks wait for the one that comes late. No torch, no cluster."""
+"""Show for each call which ranks wait for the one that comes late: `lab.late`. No torch, no cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from labkit.floor.words import ranks
 from labkit.plot import svg
 from workbook.tools.late import plot as picture
 from workbook.tools.late.lateness import Lateness
-
-WORDS = {"": "–", "late": "late", "waits": "waits", "goes on": "goes on"}
 
 
 class Late:
@@ -23,7 +21,7 @@ class Late:
         self.rank, self.n, self.rows = rank, n, list(rows)
 
     def waiting(self, call: str) -> list[int]:
-        """The ranks that waited in the first call whose code contains this text: `late.waiting("broadcast")`."""
+        """Return the ranks that waited in the first call whose code contains this text: `late.waiting("broadcast")`."""
         for row in self.rows:
             if call in row.call:
                 return [r for r, state in enumerate(row.states) if state == "waits"]
@@ -32,7 +30,7 @@ class Late:
     def __repr__(self) -> str:
         wide = max([len(r.call) for r in self.rows], default=0)
         lines = [f"{'rank ' + str(self.rank) + ' comes late':<{wide}}  " + _columns(f"rank {r}" for r in range(self.n))]
-        lines += [f"{row.call:<{wide}}  " + _columns(WORDS[s] for s in row.states) for row in self.rows]
+        lines += [f"{row.call:<{wide}}  " + _columns(s or "–" for s in row.states) for row in self.rows]
         return "\n".join(line.rstrip() for line in lines)
 
     def _repr_html_(self) -> str:
@@ -42,7 +40,7 @@ class Late:
     def svg(self) -> bytes:
         """The picture; equal results give equal bytes."""
         rows = [(row.call, row.states) for row in self.rows]
-        return svg.svg(picture.draw(picture.axes(rows, self.n), rows, self.rank))
+        return svg.svg(picture.draw(rows, self.n, self.rank))
 
     @property
     def alt(self) -> str:
@@ -57,5 +55,5 @@ class Late:
         return f"Rank {self.rank} comes late. {'. '.join(told)}."
 
 
-def _columns(words: object) -> str:
-    return "".join(f"{w:<9}" for w in words)  # type: ignore[attr-defined]
+def _columns(words: Iterable[str]) -> str:
+    return "".join(f"{w:<9}" for w in words)

@@ -1,4 +1,4 @@
-"""A planner for jobs in three dimensions: what a plan holds, sends and takes, and which plan is the best.
+"""Plan jobs in three dimensions: what a plan holds, sends and takes, and which plan is the best.
 
     job     a model, its batch and its GPUs; a plan; why a plan is impossible
     places  which ranks form which group, and which messages leave a host
@@ -12,33 +12,24 @@
 (52, 0.015)
 """
 
-from workbook.tools.planning.alone import Alone, alone
-from workbook.tools.planning.job import DIMENSIONS, JOBS, ORDERS, Job, Plan, found, impossible, small
-from workbook.tools.planning.places import group, places
-from workbook.tools.planning.price import PARTS, Flow, Price
-from workbook.tools.planning.search import best, best_order, leaves, orders, plans, ranking
+from workbook.tools.planning.alone import alone
+from workbook.tools.planning.job import JOBS, ORDERS, Job, Plan, found, impossible, small
+from workbook.tools.planning.price import Price
+from workbook.tools.planning.search import best, orders, plans, ranking
 from workbook.tools.planning.verdict import Verdict
 
 __all__ = [
-    "DIMENSIONS",
     "JOBS",
     "ORDERS",
-    "PARTS",
-    "Alone",
-    "Flow",
     "Job",
     "Plan",
     "Price",
     "Verdict",
     "alone",
     "best",
-    "best_order",
     "found",
-    "group",
     "impossible",
-    "leaves",
     "orders",
-    "places",
     "plans",
     "ranking",
     "small",

@@ -1,4 +1,4 @@
-"""What each parallelism sends when it alone shares a job's work over some GPUs: what a fast link is worth to it."""
+"""Price each parallelism by itself over some GPUs: what it sends, and what a fast link is worth to it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Alone:
 
 
 def alone(job: Job, gpus: int = 8, chosen: int = 2) -> list[Alone]:
-    """Each parallelism by itself over so many GPUs, with their share of the batch; memory is not looked at.
+    """Price each parallelism by itself over so many GPUs, with their share of the batch, whatever memory it takes.
 
     Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to `chosen` of them:
     an all-to-all there and one back in the forward pass of each layer, and two in the backward pass, each with
@@ -27,10 +27,7 @@ def alone(job: Job, gpus: int = 8, chosen: int = 2) -> list[Alone]:
     """
     part = job.but(gpus=gpus, rows=max(gpus, job.rows * gpus // job.gpus))
     meshes = {"tensor": Plan(tensor=gpus, micro=part.rows), "data": Plan(data=gpus), "pipe": Plan(pipe=gpus, micro=8)}
-    sent = {}
-    for way, plan in meshes.items():
-        flow = Price(part, plan).flows[way]
-        sent[way] = flow.sent
+    sent = {way: Price(part, plan).flows[way].sent for way, plan in meshes.items()}
     tokens = part.rows / gpus * job.tokens
     numbers = chosen * tokens * job.model.width * (gpus - 1) / gpus
     sent["expert"] = 4 * job.model.layers * numbers * job.recipe.weights

@@ -1,4 +1,4 @@
-"""A job that is too big for one GPU, and a plan for it: plain data, and what makes a plan impossible.
+"""Describe a job that is too big for one GPU and a plan for it, and say what makes a plan impossible.
 
 >>> print(Plan(data=4, tensor=8, pipe=2, micro=64, zero=1, sequence=True))
 data 4 x tensor 8 x pipe 2, 64 micro-batches, ZeRO-1, sequence parallel
@@ -16,7 +16,6 @@ from workbook.tools.costs.machine import H100, Cluster
 from workbook.tools.plan import Mesh, Model
 from workbook.tools.sharding import FLOAT32, MIXED, STAGES, Recipe
 
-DIMENSIONS = ("pipe", "data", "tensor")
 ORDERS = (  # of the dimensions in the numbers of the ranks; neighbours differ along the last one
     "pipe data tensor", "data pipe tensor", "pipe tensor data", "data tensor pipe", "tensor pipe data",
     "tensor data pipe",
@@ -59,11 +58,11 @@ class Job:
 
     @property
     def hosts(self) -> int:
-        """How many hosts the GPUs are in."""
+        """The number of hosts that the GPUs are in."""
         return -(-self.gpus // self.cluster.gpus_per_node)
 
     def but(self, **changes: Any) -> Job:
-        """The same job with something changed."""
+        """Return the same job with something changed."""
         return replace(self, **changes)
 
     def __repr__(self) -> str:
@@ -110,7 +109,7 @@ class Plan:
         return Mesh(self.data, self.tensor, self.pipe)
 
     def but(self, **changes: Any) -> Plan:
-        """The same plan with something changed."""
+        """Return the same plan with something changed."""
         return replace(self, **changes)
 
     def __str__(self) -> str:
@@ -122,7 +121,7 @@ class Plan:
 
 
 def impossible(job: Job, plan: Plan) -> list[str]:
-    """Why a plan cannot be laid out, a sentence each, apart from memory; nothing where it can.
+    """Say why a plan cannot be laid out, a sentence each, apart from memory; nothing where it can.
 
     >>> impossible(JOBS["7B"], Plan(data=16, micro=4))
     []
@@ -159,7 +158,7 @@ JOBS = {
 
 
 def small(width: int = 128, hosts: int = 2, gpus: int = 4, rows: int = 192) -> Job:
-    """The transformer that the workbook's own ranks train, as if they were the GPUs of so many hosts.
+    """Return the transformer that the workbook's own ranks train, as if they were the GPUs of so many hosts.
 
     float32, no dropout, embeddings and output on every rank of the first and the last stage.
     """
@@ -171,7 +170,7 @@ def small(width: int = 128, hosts: int = 2, gpus: int = 4, rows: int = 192) -> J
 
 
 def found(job: str | Job) -> Job:
-    """A job by its name; a `LabError` names those there are."""
+    """Find a job by its name; a `LabError` names those there are."""
     if isinstance(job, Job):
         return job
     if job not in JOBS:

@@ -1,4 +1,4 @@
-"""Where the ranks of a plan are: their groups, by the order of the dimensions, and which messages leave a host.
+"""Place the ranks of a plan: where each is along each dimension, to whom it sends, which messages leave a host.
 
 Rank r is in host r // (ranks in a host). In the order "pipe data tensor", neighbours differ in their place along
 tensor, then in that along data, and the stages are farthest apart. Pure numpy.
@@ -34,32 +34,16 @@ class Places:
     edges: dict[str, Edge]  # "data" and "tensor": to the next in the ring; "next" and "before": stages
 
 
-def table(plan: Plan) -> Array:
-    """The ranks as a table whose axes are the dimensions in the plan's order, the last one being that of neighbours."""
-    return np.arange(plan.mesh.ranks).reshape([getattr(plan, name) for name in plan.order.split()])
-
-
-def group(plan: Plan, rank: int, along: str) -> list[int]:
-    """The ranks that differ from a rank in their place along one dimension only, itself among them.
-
-    >>> group(Plan(data=2, tensor=2, pipe=2), 5, "data")
-    [5, 7]
-    """
-    ranks = table(plan)
-    axis = plan.order.split().index(along)
-    where = [slice(None) if i == axis else int(k[0]) for i, k in enumerate(np.where(ranks == rank))]
-    return [int(r) for r in ranks[tuple(where)]]
-
-
 def places(plan: Plan, per_host: int) -> Places:
-    """Everything about the places of a plan's ranks, with so many ranks in a host."""
+    """Place the ranks of a plan, with so many ranks in a host."""
     return _places(plan.data, plan.tensor, plan.pipe, plan.order, per_host)
 
 
 @cache
 def _places(data: int, tensor: int, pipe: int, order: str, per_host: int) -> Places:
     plan = Plan(data, tensor, pipe, order=order)
-    ranks, names = table(plan), order.split()
+    names = order.split()
+    ranks = np.arange(plan.mesh.ranks).reshape([getattr(plan, name) for name in names])  # neighbours: the last axis
     host = np.arange(ranks.size) // per_host
     index = np.indices(ranks.shape)
     at = {name: index[i].ravel() for i, name in enumerate(names)}

@@ -1,4 +1,4 @@
-"""A plan of your own for a job that is too big for one GPU: sliders, a verdict with reasons, and your best so far."""
+"""Let a learner plan a job that is too big for one GPU: sliders, a verdict with reasons, and the best so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan in a picture: what the fullest GPU holds beside its room, where a step's time goes, what each link carries.
+"""Draw a plan: what the fullest GPU holds beside its room, where a step's time goes, what each link carries.
 
 Greys and hatches tell the parts apart, as in `labkit.plot.bars`: colours mean ranks.
 """
@@ -42,13 +42,9 @@ class Picture:
     rows: Sequence[tuple[str, Sequence[str]]]
 
 
-def axes(picture: Picture) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
-
-
-def draw(ax: Axes, picture: Picture) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(picture: Picture) -> Axes:
+    """Draw the bars and the table below them, y downwards."""
+    ax = sheet(WIDE, TOP + BLOCK * len(picture.stacks) + ROW * (len(picture.rows) + 1) + 0.4)
     top = TOP
     for stack in picture.stacks:
         _stack(ax, stack, top)
@@ -66,7 +62,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
 
 
 def _stack(ax: Axes, stack: Stack, top: float) -> None:
-    """A title, the bar, its figures, and a legend below."""
+    """Draw a title, the bar, its figures, and a legend below."""
     whole = sum(stack.parts.values())
     end = max(whole, stack.limit or 0.0) or 1.0
     write(ax, LEFT, top + 0.3, stack.title, 9.5, WRONG if stack.over else INK, "left", bold=True)
@@ -101,7 +97,7 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
 
 
 def figure(size: float) -> str:
-    """A figure of a part, with two digits or more.
+    """Say how large a part is, with two digits or more.
 
     >>> [figure(s) for s in (0, 0.0224, 8.34, 42.39, 1234.5)]
     ['0', '0.02', '8.3', '42', '1,234']
@@ -126,13 +122,9 @@ class Race:
 NAMES, RISE = 6.2, 0.95
 
 
-def race_axes(race: Race) -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
-
-
-def draw_race(ax: Axes, race: Race) -> Axes:
-    """Two marks a row on an axis of seconds in powers of ten, joined by a line; a dashed line at the limit."""
+def draw_race(race: Race) -> Axes:
+    """Draw two marks a row on an axis of seconds in powers of ten, joined by a line; a dashed line at the limit."""
+    ax = sheet(WIDE, 1.5 + RISE * len(race.rows) + 1.2)
     times = [t for *_, a, b in race.rows for t in (a, b)] + [race.limit]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
 
@@ -144,9 +136,8 @@ def draw_race(ax: Axes, race: Race) -> Axes:
         ax.plot([x(10.0**power)] * 2, [1.2, bottom], color=GRID, linewidth=0.7, zorder=0)
         name = f"{10**power:,} s" if power >= 0 else f"{10 ** (power + 3):g} ms"
         write(ax, x(10.0**power), bottom + 0.3, name, 8, FAINT)
-    write(
-        ax, (x(10.0**low) + x(10.0**high)) / 2, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT
-    )
+    middle = (x(10.0**low) + x(10.0**high)) / 2
+    write(ax, middle, bottom + 0.8, "seconds of a training step, in powers of ten", 8, FAINT)
     ax.plot([x(race.limit)] * 2, [1.0, bottom], color=INK, linewidth=1.5, linestyle=MARK, zorder=1)
     write(ax, x(race.limit), 0.75, race.mark, 8, INK)
     for i, (name, said, fast, slow) in enumerate(race.rows):

@@ -1,4 +1,4 @@
-"""What a plan costs: bytes that a GPU holds, bytes over each kind of link, and seconds by an α–β model.
+"""Price a plan: bytes that a GPU holds, bytes over each kind of link, and seconds by an α–β model.
 
 Memory of a rank (`held`), in bytes. With Ψ weights on the rank, of d copies:
 
@@ -38,6 +38,7 @@ from functools import cached_property
 import numpy as np
 
 from labkit.floor.errors import LabError
+from workbook.tools.plan import parameters
 from workbook.tools.planning.job import Job, Plan, impossible
 from workbook.tools.planning.places import Array, Edge, Places, places
 
@@ -86,7 +87,7 @@ class Price:
 
     @property
     def fits(self) -> bool:
-        """Whether every GPU has room for its part."""
+        """Tell whether every GPU has room for its part."""
         return self.memory <= self.job.room
 
     # -- bytes and seconds --------------------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ class Price:
         return {name: values[self.where.at["pipe"]] for name, values in each.items()}
 
     def _edges(self, name: str) -> list[tuple[Edge, Array]]:
-        """Along which edges a dimension sends, and how much each rank does."""
+        """Return the edges along which a dimension sends, and how much each rank does."""
         if name != "pipe":
             return [(self.where.edges[name], self.sent[name])]
         return [(self.where.edges[way], self.sent[way]) for way in ("next", "before")]
@@ -120,7 +121,7 @@ class Price:
 
     @cached_property
     def _busy(self) -> dict[str, tuple[Array, Array, Array]]:
-        """For each dimension: bytes inside the host and across, a rank, and bytes that leave each host."""
+        """Each dimension's bytes inside the host and across, a rank, and bytes that leave each host."""
         found = {}
         for name in ("data", "tensor", "pipe"):
             edges = self._edges(name)
@@ -130,7 +131,7 @@ class Price:
         return found
 
     def _seconds(self, name: str) -> Array:
-        """Seconds that each stage communicates along a dimension in a training step."""
+        """Return the seconds that each stage communicates along a dimension in a training step."""
         job, plan, cluster = self.job, self.plan, self.job.cluster
         inside, across, out = self._busy[name]
         far = across > 0
@@ -146,7 +147,7 @@ class Price:
 
     @cached_property
     def seconds(self) -> dict[str, float]:
-        """Where a training step's time goes, in seconds: the parts add up to `total`.
+        """The seconds of a training step by what they go into; they add up to `total`.
 
         The slowest stage sets the pace: all its micro-batches, and one turn of each of the other stages, which is the
         bubble. What is sent along data comes after that.
@@ -167,13 +168,13 @@ class Price:
 
     @property
     def bubble(self) -> float:
-        """Which part of the time in the pipeline a GPU of the slowest stage waits: (p - 1) / (m + p - 1)."""
+        """The part of the time in the pipeline that a GPU of the slowest stage waits: (p - 1) / (m + p - 1)."""
         piped = self.total - self.seconds["data"]
         return self.seconds["bubble"] / piped if piped else 0.0
 
     @cached_property
     def flows(self) -> dict[str, Flow]:
-        """What each dimension sends, inside hosts and across."""
+        """The flow along each dimension, inside hosts and across."""
         flows = {}
         for name, (inside, across, out) in self._busy.items():
             spent = self.seconds[name]
@@ -186,17 +187,9 @@ class Price:
         return float(np.sum([out for *_, out in self._busy.values()], axis=0).max())
 
 
-def weights(job: Job, plan: Plan, stage: int) -> float:
-    """The parameters that a rank of this stage computes with. Norms and two biases of a layer are on every rank."""
-    model = job.model
-    layer = (model.layer - 6 * model.width) / plan.tensor + 6 * model.width
-    ends = model.first * (stage == 0) + model.last * (stage == plan.pipe - 1)
-    return model.layers / plan.pipe * layer + ends / (plan.tensor if job.cut_ends else 1)
-
-
 def held(job: Job, plan: Plan, stage: int) -> dict[str, float]:
-    """Bytes that a rank of this stage holds at most, by kind."""
-    mine, model, d = weights(job, plan, stage), job.model, plan.data
+    """Return the bytes that a rank of this stage holds at most, by kind."""
+    mine, model, d = _weights(job, plan, stage), job.model, plan.data
     numbers = {"weights": job.recipe.weights, "gradients": job.recipe.gradients, "optimizer": job.recipe.optimizer}
     sharded = {"optimizer": plan.zero >= 1, "gradients": plan.zero >= 2, "weights": plan.zero >= 3}
     found = {kind: size * mine / (d if sharded[kind] else 1) for kind, size in numbers.items()}
@@ -209,8 +202,12 @@ def held(job: Job, plan: Plan, stage: int) -> dict[str, float]:
     return found
 
 
+def _weights(job: Job, plan: Plan, stage: int) -> float:
+    return parameters(job.model, plan.mesh, stage, job.cut_ends)
+
+
 def layer_keeps(job: Job, plan: Plan) -> float:
-    """Bytes that a rank keeps of one layer for the backward pass of one micro-batch."""
+    """Return the bytes that a rank keeps of one layer for the backward pass of one micro-batch."""
     tokens = micro_tokens(job, plan)
     size, masks = job.recipe.weights, 2 * job.dropout
     whole = (4 * size + masks) / (plan.tensor if plan.sequence else 1)
@@ -219,7 +216,7 @@ def layer_keeps(job: Job, plan: Plan) -> float:
 
 
 def micro_tokens(job: Job, plan: Plan) -> float:
-    """Tokens of one micro-batch."""
+    """Return the tokens of one micro-batch."""
     return job.rows / plan.data / plan.micro * job.tokens
 
 
@@ -230,7 +227,7 @@ def _scores(job: Job, plan: Plan) -> float:
 
 
 def _operations(job: Job, plan: Plan, stage: int) -> float:
-    """Operations of a rank of this stage in a training step; looking up an embedding is none."""
+    """Count the operations of a rank of this stage in a training step; looking up an embedding is none."""
     model = job.model
     numbers = model.layers / plan.pipe * model.layer / plan.tensor
     numbers += model.last / plan.tensor * (stage == plan.pipe - 1)
@@ -238,7 +235,7 @@ def _operations(job: Job, plan: Plan, stage: int) -> float:
 
 
 def _halves(job: Job, plan: Plan, stage: int) -> float:
-    """All-gathers and reduce-scatters along tensor of one micro-batch; an all-reduce is two of them."""
+    """Count all-gathers and reduce-scatters along tensor of one micro-batch; an all-reduce is two of them."""
     if plan.tensor == 1:
         return 0.0
     each = job.model.layers / plan.pipe * (10 if plan.sequence else 8)
@@ -247,19 +244,19 @@ def _halves(job: Job, plan: Plan, stage: int) -> float:
 
 
 def _rounds(plan: Plan) -> tuple[int, int]:
-    """Reduce-scatters of the gradients and all-gathers of the weights in a training step, along data."""
+    """Count reduce-scatters of the gradients and all-gathers of the weights in a training step, along data."""
     return {0: (2, 0), 1: (1, 1), 2: (plan.micro, 1), 3: (plan.micro, 2 * plan.micro)}[plan.zero]
 
 
 def _by_stage(job: Job, plan: Plan) -> dict[str, list[float]]:
-    """Bytes that a rank of each stage sends in a training step, along data, tensor, to the next stage and back."""
+    """Return the bytes that a rank of each stage sends in a step: along data, tensor, to the next stage and back."""
     passed = micro_tokens(job, plan) * job.model.width * job.recipe.weights
     scatters, gathers = _rounds(plan)
     once = passed * plan.micro / (plan.tensor if plan.sequence else 1)
     stages = range(plan.pipe)
     moved = [job.recipe.gradients * scatters + job.recipe.weights * gathers] * plan.pipe
     return {
-        "data": [m * weights(job, plan, k) * (plan.data - 1) / plan.data for k, m in zip(stages, moved, strict=True)],
+        "data": [m * _weights(job, plan, k) * (plan.data - 1) / plan.data for k, m in zip(stages, moved, strict=True)],
         "tensor": [plan.micro * _halves(job, plan, k) * passed * (plan.tensor - 1) / plan.tensor for k in stages],
         "next": [once * (k < plan.pipe - 1) for k in stages],
         "before": [once * (k > 0) for k in stages],
@@ -267,7 +264,7 @@ def _by_stage(job: Job, plan: Plan) -> dict[str, list[float]]:
 
 
 def _steps(job: Job, plan: Plan) -> dict[str, Array]:
-    """Messages that follow one another in a training step, for each stage; along data a call for each layer."""
+    """Count messages that follow one another in a training step, for each stage; along data a call for each layer."""
     halves = np.array([_halves(job, plan, k) for k in range(plan.pipe)])
     middle = np.array([(k > 0) + (k < plan.pipe - 1) for k in range(plan.pipe)])
     calls = sum(_rounds(plan)) * job.model.layers / plan.pipe

@@ -1,4 +1,4 @@
-"""A plan that shows itself: whether it fits, what it takes beside the best one, and what every link carries."""
+"""Show a plan: whether it fits, what it takes beside the best one, and what every link carries."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from html import escape
 from labkit.plot import svg
 from workbook.tools import planning
 from workbook.tools.planning import Job, Plan, Price, Verdict, best, plot
+from workbook.tools.planning.verdict import gigabytes
 
 SIGNS = {"impossible": "✗", "does not fit": "✗", "fits": "✓"}
 NOTE = "Seconds are a model: nothing overlaps, and every GPU does {:.0f} TFLOP/s."
@@ -32,7 +33,7 @@ class Planned:
 
     @property
     def ratio(self) -> float | None:
-        """How many times the best plan's time it takes; None where it does not fit."""
+        """The time it takes, in times of the best plan's; None where it does not fit."""
         return self.verdict.ratio
 
     @property
@@ -80,18 +81,13 @@ class Planned:
             for name, flow in price.flows.items()
         ]
 
-    @property
-    def alt(self) -> str:
-        """The picture in words."""
-        return repr(self)
-
     @cached_property
     def svg(self) -> bytes:
         """The picture of a plan that can be laid out."""
         price = self.verdict.price
         assert price is not None, "an impossible plan has no picture"
         picture = plot.Picture(self._stacks(price), HEAD, self._rows(price))
-        return svg.svg(plot.draw(plot.axes(picture), picture))
+        return svg.svg(plot.draw(picture))
 
     def _repr_html_(self) -> str:
         said = "".join(f"<li>{escape(line)}</li>" for line in self.says)
@@ -99,14 +95,14 @@ class Planned:
         if self.verdict.price is None:
             return head
         note = NOTE.format(self.verdict.job.flops / 1e12)
-        return f"{head}{svg.img(self.svg, self.alt)}<div style='font-size: 90%'>{escape(note)}</div>"
+        return f"{head}{svg.img(self.svg, repr(self))}<div style='font-size: 90%'>{escape(note)}</div>"
 
 
 HEAD = ["by a GPU over NVLink", "out of a host, by all its GPUs", "time on the links"]
 
 
 def _gb(size: float) -> str:
-    return "–" if size == 0 else f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e9:,.0f} GB"
+    return gigabytes(size) if size else "–"
 
 
 class Links:
@@ -120,7 +116,7 @@ class Links:
 
     @property
     def title(self) -> str:
-        """What is compared."""
+        """The line above the picture."""
         c = self.job.cluster
         own = c.network / c.gpus_per_node
         return (
@@ -138,12 +134,11 @@ class Links:
     @cached_property
     def svg(self) -> bytes:
         """The picture."""
-        rows = [(a.way, f"sends {a.sent / 1e9:,.3g} GB" if a.sent < 1e12 else f"sends {a.sent / 1e9:,.0f} GB",
-                 a.nvlink, a.network) for a in self.ways]  # fmt: skip
+        rows = [(a.way, f"sends {gigabytes(a.sent)}", a.nvlink, a.network) for a in self.ways]
         race = plot.Race(
             rows, "over NVLink", "over a GPU's own NIC", self.computing, f"computing {self.computing:.0f} s"
         )
-        return svg.svg(plot.draw_race(plot.race_axes(race), race))
+        return svg.svg(plot.draw_race(race))
 
     def _repr_html_(self) -> str:
         return f"<div>{escape(self.title)}</div>{svg.img(self.svg, repr(self))}"

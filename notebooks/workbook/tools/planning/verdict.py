@@ -1,4 +1,4 @@
-"""What there is to say of a plan: why it is impossible, by how much it does not fit, what it loses, in sentences."""
+"""Judge a plan in sentences: why it is impossible, by how much it does not fit, what it loses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cached_property
 
 from workbook.tools.planning.job import Job, Plan, found, impossible
 from workbook.tools.planning.price import Price
-from workbook.tools.planning.search import best, best_order, leaves
+from workbook.tools.planning.search import best, in_best_order
 
 LARGE = 0.10  # a bubble that is worth a word
 CLOSE = 1.005  # times the best: nothing to win
@@ -26,12 +26,12 @@ class Verdict:
 
     @classmethod
     def of(cls, job: Job | str, plan: Plan) -> Verdict:
-        """The verdict on a plan for a job, which may be given by its name."""
+        """Judge a plan for a job, which may be given by its name."""
         return cls(found(job), plan)
 
     @cached_property
     def price(self) -> Price | None:
-        """What it costs; None where it is impossible."""
+        """The price of the plan; None where it is impossible."""
         return None if impossible(self.job, self.plan) else Price(self.job, self.plan)
 
     @property
@@ -43,7 +43,7 @@ class Verdict:
 
     @cached_property
     def ratio(self) -> float | None:
-        """How many times the best plan's time it takes; None where it does not fit."""
+        """The time it takes, in times of the best plan's; None where it does not fit."""
         top = best(self.job)
         return self.price.total / top.total if self.price and self.price.fits and top else None
 
@@ -55,7 +55,7 @@ class Verdict:
         return self._too_much(self.price) if self.ratio is None else self._loses(self.price, self.ratio)
 
     def _too_much(self, price: Price) -> list[str]:
-        """By how much it does not fit, what takes the most, and what one change would do about that."""
+        """Say by how much it does not fit, what takes the most, and what one change would do about that."""
         stage, job = price.stages[price.fullest], self.job
         too_much = (price.memory - job.room) / 1e9
         where = f" of stage {price.fullest}" if self.plan.pipe > 1 else ""
@@ -80,7 +80,7 @@ class Verdict:
         return "Cut the model into more parts, along tensor or pipe."
 
     def _fewer_activations(self) -> str:
-        """The one change that makes activations smallest: smaller micro-batches, or sequence parallelism."""
+        """Say which change makes activations smallest: smaller micro-batches, or sequence parallelism."""
         plan = self.plan
         rows = self.job.rows // plan.data // plan.micro
         single = plan.but(micro=plan.micro * rows)
@@ -98,17 +98,16 @@ class Verdict:
         return f"{words}: {Price(self.job, other).memory / 1e9:,.0f} GB in all."
 
     def _loses(self, price: Price, ratio: float) -> list[str]:
-        """How it compares with the best plan, and where its time goes."""
+        """Say how it compares with the best plan, and where its time goes."""
         job, plan, spent = self.job, self.plan, price.seconds
         if ratio <= CLOSE:
             said = [f"This is the fastest plan of the model, or as good: {price.total:.3g} s a training step."]
         else:
             said = [f"A training step takes {price.total:.3g} s: {ratio:.2f} times the best plan."]
-        said.append(f"{_gigabytes(price.across)} leave the busiest host in a training step.")
-        if plan.tensor > 1 and leaves(job, plan, "tensor"):
-            flow = price.flows["tensor"]
+        said.append(f"{gigabytes(price.across)} leave the busiest host in a training step.")
+        if (flow := price.flows["tensor"]).across:
             said.append(
-                f"Tensor parallelism leaves the host: {_gigabytes(flow.across)} of these are its own, and a GPU spends "
+                f"Tensor parallelism leaves the host: {gigabytes(flow.across)} of these are its own, and a GPU spends "
                 f"{flow.seconds:.3g} s on it."
             )
         if price.bubble > LARGE:
@@ -117,7 +116,7 @@ class Verdict:
         if plan.zero >= 2 and plan.micro > 1:
             each = "gathers the weights twice and " if plan.zero == 3 else ""
             said.append(f"ZeRO-{plan.zero} {each}scatters the gradients for each of {plan.micro:,} micro-batches.")
-        other = Price(job, best_order(job, plan))
+        other = in_best_order(job, plan)
         if other.total < 0.99 * price.total:
             said.append(f"With its dimensions in another order, the same plan takes {other.total:.3g} s.")
         top = best(job)
@@ -128,7 +127,8 @@ class Verdict:
         return said
 
 
-def _gigabytes(size: float) -> str:
+def gigabytes(size: float) -> str:
+    """Say how many GB these bytes are, with three digits or all that stand before the point."""
     return f"{size / 1e9:,.3g} GB" if size < 1e12 else f"{size / 1e9:,.0f} GB"
 
 

@@ -1,4 +1,4 @@
-"""How far off the estimate is on published tables: as it comes, and after three or six of a table's rows were given.
+"""Measure how far off the estimate is on published tables: as it comes, and with three or six of a table's rows given.
 
 Rows are given to `costs.calibrate`; errors are of rows that were not.
 """
@@ -13,8 +13,7 @@ import numpy as np
 
 from workbook.tools.costs.calibrate import calibrate
 from workbook.tools.costs.estimate import FITTED, Constants, estimate
-from workbook.tools.published.compare import LARGE, SMALL
-from workbook.tools.published.tables import TABLES, Table
+from workbook.tools.published.tables import LARGE, SMALL, TABLES, Table
 
 BANDS = {"below 1 MiB": (0, SMALL), "1 to 64 MiB": (SMALL, LARGE), "from 64 MiB": (LARGE, float("inf"))}
 GIVEN = (0, 3, 6)  # how many rows the estimate gets to know
@@ -38,7 +37,7 @@ class Judgement:
     errors: tuple[Error, ...]
 
     def off(self, given: int, which: Callable[[Error], bool] = lambda _: True) -> tuple[float, float, int]:
-        """Median and 90th percentile of the errors, and of how many rows, after so many rows were given."""
+        """Return median and 90th percentile of the errors after so many rows were given, and the number of errors."""
         found = [e.off for e in self.errors if e.given == given and which(e)]
         if not found:
             return float("nan"), float("nan"), 0
@@ -46,7 +45,7 @@ class Judgement:
 
     @property
     def groups(self) -> dict[str, Callable[[Error], bool]]:
-        """What the summary is cut into: names, and which errors belong to them."""
+        """The parts of the summary: names, and which errors belong to them."""
         by: dict[str, Callable[[Error], bool]] = {"all rows": lambda _: True}
         for band, (least, most) in BANDS.items():
             by[band] = lambda e, least=least, most=most: least <= e.nbytes < most  # type: ignore[misc]
@@ -84,7 +83,7 @@ def judge(
 
 
 def chosen(table: Table, given: int) -> list[int]:
-    """Which rows are given: spread evenly over the sizes' logarithms, the smallest and the largest among them."""
+    """Choose the rows that are given: spread evenly over the sizes' logarithms, from the smallest to the largest."""
     sizes = np.log([size for size, _ in table.rows])
     return sorted({int(np.argmin(np.abs(sizes - at))) for at in np.linspace(sizes[0], sizes[-1], given)})
 

@@ -1,4 +1,4 @@
-"""What others measured with nccl-tests, as they published it, with its source. Nothing was run here.
+"""Read what others measured with nccl-tests, as they published it, with its source. Nothing was run here.
 
 The tables are data, in `tables.json` beside this module: to add one, add it there. Rows are (bytes, µs), out of place,
 S as nccl-tests counts it; odd rows, such as the spike of a first call, stay in. Knows no model.
@@ -16,6 +16,8 @@ from labkit.floor.errors import LabError
 from workbook.tools import timing
 from workbook.tools.costs.estimate import FABRICS, OPS
 from workbook.tools.costs.machine import RENTED, Cluster
+
+SMALL, LARGE = 2**20, 2**26  # bytes: below the one, latency decides; from the other on, bandwidth
 
 
 @dataclass(frozen=True)
@@ -38,27 +40,27 @@ class Table:
 
     @property
     def claimed(self) -> bool:
-        """Whether `costs.estimate` is held against it: NCCL, a fabric and an operation it knows, nothing odd."""
+        """Tell whether `costs.estimate` is held against it: NCCL, a fabric and an operation it knows, nothing odd."""
         return self.cluster is not None and self.cluster.fabric in FABRICS and self.op in OPS and not self.odd
 
     @property
     def version(self) -> str:
-        """The version of NCCL as three numbers, such as "2.26.2"; empty where none is stated."""
+        """The version of NCCL as three numbers, such as "2.26.2", or ""."""
         found = re.search(r"\d+\.\d+\.\d+", self.nccl)
         return found[0] if found else ""
 
     @property
     def nodes(self) -> int:
-        """How many nodes, a node being what NVLink joins; 1 where no model is claimed."""
+        """The number of nodes, a node being what NVLink joins; 1 where no model is claimed."""
         return -(-self.n // self.cluster.gpus_per_node) if self.cluster else 1
 
     def busbw(self, nbytes: int) -> float:
-        """The bus bandwidth of one row, in GB/s."""
+        """Return the bus bandwidth of one row, in GB/s."""
         return timing.busbw(self.op, self.n, nbytes, dict(self.rows)[nbytes] * 1e-6)
 
 
 def find(name: str) -> Table:
-    """A table by its name, or by a part of it that no other name has.
+    """Return the table of this name, or of a part of it that no other name has.
 
     >>> find("8 × H200").n, find("2 × Lambda").op
     (8, 'all_reduce')

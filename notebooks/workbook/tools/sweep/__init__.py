@@ -1,1 +1,1 @@
-"""Time one operation over sizes, and fit α and β to it: lesson 07."""
+"""Time one operation over sizes, and fit α and β to the times: lesson 07."""

@@ -66,7 +66,7 @@ def measure(
 def _checked(
     engines: Engines, op: str, sizes: Sequence[int] | None, ranks: Sequence[int] | None, dtype: str, repeat: int
 ) -> list[int]:
-    """How many elements each measurement has in all: a multiple of the number of ranks where ranks get parts."""
+    """Return how many elements each measurement has in all: a multiple of the number of ranks where these get parts."""
     if op not in OPS:
         raise LabError(f"{op!r} is no operation to sweep. Choose one of {', '.join(OPS)}.")
     if dtype not in DTYPES:
@@ -104,7 +104,7 @@ def fits(engines: Engines, size: int, n: int) -> None:
 
 
 def where(engines: Engines, ranks: Sequence[int]) -> str:
-    """What was measured on, honestly: "Gloo, 4 CPU ranks on one host with 2 cores"."""
+    """Say on what it is measured: "Gloo, 4 CPU ranks on one host with 2 cores"."""
     members = [engines.members[r] for r in ranks]
     hosts = {m.host for m in members}
     backend = NAMES.get(members[0].backend, members[0].backend)
@@ -117,7 +117,7 @@ def where(engines: Engines, ranks: Sequence[int]) -> str:
 
 
 class Bar(Line):
-    """How far a sweep has come, with its last row."""
+    """A line that says how far a sweep has come, with its last row."""
 
     def __init__(self, op: str, steps: int) -> None:
         super().__init__()

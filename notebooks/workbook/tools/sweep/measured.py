@@ -23,7 +23,7 @@ class Row:
     right: bool
 
     def and_(self, later: Row) -> Row:
-        """With the repetitions of a later pass."""
+        """Return the row with the repetitions of a later pass added."""
         copied = self.copied and later.copied and self.copied.and_(later.copied)
         return replace(self, timing=self.timing.and_(later.timing), copied=copied, right=self.right and later.right)
 

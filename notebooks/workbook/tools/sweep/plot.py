@@ -1,23 +1,27 @@
-"""Time and bus bandwidth over sizes, side by side, both axes logarithmic: points, the fitted line, the copy limit."""
+"""Draw time and bus bandwidth over sizes, both axes logarithmic; and what other tools' curves over sizes share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
 from labkit.floor.words import nbytes, seconds
-from labkit.plot.sheet import sheet, write
-from labkit.plot.svg import FAINT, GRID
+from labkit.plot.sheet import color, on, sheet, write
+from labkit.plot.svg import FAINT, GRID, INK
 
 WIDE, HIGH = 19.0, 9.4
 TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel
 LEFTS = (1.65, 11.1)
 MEASURED, FITTED, COPIED = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's
 ROOM = 1.5  # beyond the least and the largest value, as a factor
+LETTERS = "ABCDEFGHIJ"  # of curves
+STYLES = ("-", "--", "-.", ":")
 
 
 @dataclass(frozen=True)
@@ -43,23 +47,25 @@ class Panel:
     sizes: tuple[float, float]
     values: tuple[float, float]
     width: float = WIDTH
+    top: float = TOP
+    bottom: float = BOTTOM
 
     def x(self, size: float) -> float:
-        """Where a size lies."""
+        """Return where a size lies."""
         return self.left + self.width * _share(size, *self.sizes)
 
     def y(self, value: float) -> float:
-        """Where a value lies."""
-        return BOTTOM - (BOTTOM - TOP) * _share(value, *self.values)
+        """Return where a value lies."""
+        return self.bottom - (self.bottom - self.top) * _share(value, *self.values)
+
+    def points(self, sizes: Iterable[float], values: Iterable[float]) -> list[tuple[float, float]]:
+        """Return where values over sizes lie."""
+        return [(self.x(s), self.y(v)) for s, v in zip(sizes, values, strict=True)]
 
 
-def axes() -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, HIGH)
-
-
-def draw(ax: Axes, curves: Curves) -> Axes:
-    """Draw two panels on axes as `axes` makes them."""
+def draw(curves: Curves) -> Axes:
+    """Draw two panels side by side: points, the fitted line, the limit that copying sets."""
+    ax = sheet(WIDE, HIGH)
     write(ax, 0.5, 0.62, curves.title, 10, align="left")
     sizes = list(curves.sizes)
     fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
@@ -94,7 +100,7 @@ def panel(
     ax: Axes, left: float, sizes: Sequence[float], values: Sequence[float], said: Callable[[float], str],
     width: float = WIDTH,
 ) -> Panel:  # fmt: skip
-    """The grid: powers of two below, powers of ten at the side."""
+    """Draw a grid, with powers of two below and powers of ten at the side, and return its scales."""
     across = (min(sizes) / ROOM, max(sizes) * ROOM)
     panel = Panel(left, across, (min(values) / ROOM, max(values) * ROOM), width)
     first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
@@ -111,7 +117,7 @@ def panel(
 
 
 def marks(low: float, high: float) -> list[float]:
-    """Powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
+    """Return powers of ten; with 2 and 5 between them where there are few, every other one where there are many."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     steps = (1.0,) if last - first > 3 else (1.0, 2.0, 5.0)
     every = max(1, (last - first) // 7)
@@ -123,6 +129,17 @@ def line(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]
     """Join values over sizes."""
     xs, ys = [panel.x(s) for s in sizes], [panel.y(v) for v in values]
     ax.plot(xs, ys, color=paint, linewidth=1.5, linestyle=style, zorder=2)
+
+
+def join(ax: Axes, points: Sequence[tuple[float, float]], **look: Any) -> None:
+    """Join points by a line; `ax.plot` would look for limits that never change, ten times slower."""
+    ax.add_artist(Line2D([x for x, _ in points], [y for _, y in points], **look))
+
+
+def badge(ax: Axes, x: float, y: float, i: int, zorder: float = 5) -> None:
+    """Put the i-th curve's letter there."""
+    ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=zorder))
+    write(ax, x, y + 0.01, LETTERS[i], 7, on(i))
 
 
 def _dots(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]) -> None:
@@ -142,7 +159,7 @@ def _legend(ax: Axes, panel: Panel, row: int, mark: str, paint: str, words: str)
 
 
 def rate(gbs: float) -> str:
-    """A bandwidth, given in GB/s, in the decimal unit that fits.
+    """Say a bandwidth, given in GB/s, in the decimal unit that fits.
 
     >>> rate(0.0025), rate(12.34)
     ('2.5 MB/s', '12.3 GB/s')

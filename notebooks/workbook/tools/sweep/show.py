@@ -1,4 +1,4 @@
-"""What `lab.sweep` returns: times and bandwidths over sizes, as rows, a table and a picture. No torch."""
+"""Show what `lab.sweep` measured: times and bandwidths over sizes, as rows, a table and a picture. No torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from workbook.tools.sweep.measured import Measured, Row
 from workbook.tools.sweep.plot import Curves, rate
 
 COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
-NEAR = 1.1  # `at` takes the row whose size is off by less than this factor
 
 
 class Sweep:
@@ -38,21 +37,13 @@ class Sweep:
 
     @cached_property
     def fit(self) -> Fit:
-        """T = α + β · S through the medians, with the least relative error; see `workbook.tools.sweep.fit`.
+        """Fit T = α + β · S to the medians, with the least relative error; see `workbook.tools.sweep.fit`.
 
         Raises `LabError` for a barrier, or where fewer than two sizes were measured.
         """
         if self.op == "barrier":
             raise LabError("A barrier has one time and no bytes to fit. Look at sweep.rows[0].")
         return fit([r.nbytes for r in self.rows], [r.median for r in self.rows])
-
-    def at(self, nbytes: float) -> Row:
-        """The row of this size: `sweep.at(2**20).busbw`. Raises `LabError` where it was not measured."""
-        nearest = min(self.rows, key=lambda r: max(r.nbytes, nbytes) / max(1, min(r.nbytes, nbytes)))
-        if max(nearest.nbytes, nbytes) > NEAR * min(nearest.nbytes, nbytes):
-            sizes = ", ".join(str(r.nbytes) for r in self.rows)
-            raise LabError(f"{nbytes} bytes were not measured. Choose one of {sizes}, or ask sweep.fit.at({nbytes}).")
-        return nearest
 
     # -- how it shows itself --------------------------------------------------------------------------------------
 
@@ -71,8 +62,7 @@ class Sweep:
     @property
     def svg(self) -> bytes:
         """The picture: time and bus bandwidth over sizes, both axes logarithmic."""
-        curves = self._curves()
-        return svg.svg(picture.draw(picture.axes(), curves))
+        return svg.svg(picture.draw(self._curves()))
 
     @property
     def alt(self) -> str:

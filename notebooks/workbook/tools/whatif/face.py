@@ -207,8 +207,7 @@ class WhatIf(Box):
     @property
     def svg(self) -> bytes:
         """The picture of what the controls say now."""
-        scene = self.scene
-        return svg.svg(whatif.draw(whatif.axes(scene), scene))
+        return svg.svg(whatif.draw(self.scene))
 
     def _show(self) -> None:
         flat_links = self._links.value == ONE

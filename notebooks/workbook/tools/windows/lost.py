@@ -48,7 +48,7 @@ class Lost:
             slots.append(plot.Slot(f"+{seconds(m.ended - start)}" if slots else "0", tiles))
         title = f"rank {self.first.of}'s window, place {self.first.at}: rank {self.first.rank}'s update is lost"
         picture = plot.Picture(title, slots, [])
-        return svg.svg(plot.draw(plot.axes([picture]), [picture]))
+        return svg.svg(plot.draw([picture]))
 
     def __repr__(self) -> str:
         return self.alt

@@ -115,7 +115,7 @@ class Moves:
             "afterwards" if drawn == len(self.all) else f"afterwards; of {self._counted}, {drawn or 'none'} are drawn"
         )
         pictures.append(plot.Picture(left, [self._window(self._at_last(held))], []))
-        return svg.svg(plot.draw(plot.axes(pictures), pictures))
+        return svg.svg(plot.draw(pictures))
 
     def _at_first(self) -> dict[tuple[int, int], Cell]:
         """What each place held before the first move: what holds now, but for what was written over."""
