@@ -51,7 +51,7 @@ def _team(split):
     ranks=(4, 3, 2),
     inputs=_team_gradients,
     picture=lambda: [(x,) for x in counting(4, 3)],
-    # One team is a single rank, which needs nobody; the given loop makes a call for each parameter.
+    # One team is a single rank, which needs no message; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
     setup=lambda *grads, split: (with_gradients(*grads), _team(split)),
     collect=gradients_of,
@@ -104,7 +104,7 @@ def broken_from_member(x, team, member):
     inputs=_members,
     keeps_input=True,
     picture=lambda: [(x, 1) for x in counting(4, 3)],
-    # One team is a single rank, which needs nobody; the card asks for a repair, not for fewer bytes.
+    # One team is a single rank, which needs no message; the card asks for a repair, not for fewer bytes.
     least=Least(rounds=lambda n: min(1, n - 2), memory=lambda n, S: min(1, n - 2) * S),
     specimen=broken_from_member,
     setup=lambda x, member, split: (x, _team(split), member),

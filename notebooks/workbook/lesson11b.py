@@ -37,7 +37,7 @@ def _chains(n: int) -> list[Case]:
 
 
 class Arriving:
-    """A gather whose numbers are in the weights once somebody has waited, and not before.
+    """A gather whose numbers are in the weights once `wait` was called, and not before.
 
     Gloo writes into buffers of its own, which `wait` copies. These are kept, and when the learner's weights go, nobody
     but the learner's function decides.

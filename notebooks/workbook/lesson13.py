@@ -115,7 +115,7 @@ def _micro_batches(n: int) -> list[Case]:
 
 
 # Stages in the order of the ranks or in the opposite one. Mistakes: a message that goes or comes past `stage`, one that
-# is sent in another way than by `send`, and one that nobody waits for.
+# is sent in another way than by `send`, and one that is not waited for.
 def placed(weight, turned=False):
     """Make this rank's stage, in the order of the ranks or in the opposite one."""
     from workbook.on_ranks import Small

@@ -252,9 +252,8 @@ def _meshes(n: int) -> list[Case]:
     ]
 
 
-def run_mine_to_write(mine_to_write, held):
-    """Ask which pieces the function would write, and name a wrong way to deal them out."""
-    mine = mine_to_write(held)
+def as_dealt(mine, held):
+    """Return the pieces, unless they are dealt out in a wrong way that is known."""
     slips = {
         "gives every piece to its first holder": dealt(held, lambda piece: 0)[rank],
         "counts the pieces that a rank has to write, and not their bytes": dealt(held, lambda piece: 1)[rank],
@@ -275,7 +274,7 @@ def run_mine_to_write(mine_to_write, held):
     difficulty=2,
     inputs=_meshes,
     forbids=("collectives",),
-    harness=run_mine_to_write,
+    collect=as_dealt,
 )
 def mine_to_write(held):
     """Return the pieces (name, row, bytes) that this rank writes, so that each is written once.

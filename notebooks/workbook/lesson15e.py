@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
-    """The weights after the step, and the gradients that it leaves."""
+    """Return the weights after the step, and the gradients that it leaves."""
     n, kinds = len(xs), len(xs[0])
     means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
     sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
