@@ -22,9 +22,6 @@ MESSAGES = ("send", "collectives")
 on_windows = partial(exercise, counts_memory=False)
 
 
-# What goes wrong between ranks goes wrong here every time. Where a rank has read something that it does not hold the
-# lock of, or has let go of the lock, another rank makes a change of its own at that moment: through a second handle
-# on the same memory, in the same process.
 def opened(size, dtype):
     """Open a window in which a rank also tells how far it is, and how its function ended."""
     from workbook.tools.rank.shared import open_room
@@ -52,7 +49,12 @@ def through(window, call):
 
 
 def meddled(window, meddle):
-    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
+    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks.
+
+    So what goes wrong between ranks goes wrong every time. Where a rank has read something that it does not hold the
+    lock of, or has let go of the lock, another rank's change comes at that moment: through a second handle on the same
+    memory, in the same process.
+    """
     from workbook.tools.rank.window import Window
 
     other = Window(window._memory, window._holders, window._locks)

@@ -156,7 +156,6 @@ def _wholes(n: int) -> list[Case]:
     ]
 
 
-# What the learner's function has called so far, and in words what is wrong with a call in the wrong direction.
 def called(since=0):
     """Return the names of the collectives that were called, those of backward passes among them."""
     return [does(op.op) for op in Log.of(recorder.records()).ops][since:]

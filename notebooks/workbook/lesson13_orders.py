@@ -34,7 +34,6 @@ def _orders(n: int) -> list[Case]:
     ]
 
 
-# Runs a learner's order on the ranks, as the repaired executor does; then plays the orders of all ranks.
 def first_half(stage, kept, send):
     """Do the first half of a backward pass: the gradient that the stage before waits for."""
     (x, y), dy = kept, None

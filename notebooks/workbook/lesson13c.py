@@ -160,7 +160,6 @@ def exchange_tokens(x, give, take):
     return Exchange.apply(x)
 
 
-# On the ranks: an expert, tokens' exchange with a gradient, a plan, and all experts in one process.
 def weight_of(expert: int) -> np.ndarray:
     """Make the weights of an expert."""
     return np.cos(np.arange(WIDE * WIDE) + 2.0 * expert).reshape(WIDE, WIDE)
