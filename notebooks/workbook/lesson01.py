@@ -90,7 +90,6 @@ def _members(n: int) -> list[Case]:
 
 
 def broken_from_member(x, team, member):
-    """Return the x of the team's member of this number, on every rank of the team."""
     got = x.clone()
     dist.broadcast(got, src=member, group=team)
     return got
@@ -128,7 +127,6 @@ def from_member(x, team, member):
 
 
 def broken_two_sums(x):
-    """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
     of_leaders, of_all = x.clone(), x.clone()
     if rank % 2 == 0:
         leaders = dist.new_group(range(0, world_size, 2))

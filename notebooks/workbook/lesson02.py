@@ -86,7 +86,6 @@ def gradient_back(hidden):
 
 
 def broken_ring_shift(x):
-    """Return the left-hand neighbour's x."""
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     got = torch.empty_like(x)
     dist.send(x, dst=right)

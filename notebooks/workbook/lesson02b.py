@@ -126,7 +126,6 @@ def run_push_gradient(push_gradient, gradient, weights, lr, times):
 
 
 def broken_push_gradient(window, gradient, lr):
-    """Add -lr * gradient to the weights in rank 0's window."""
     weights = window.get(0)
     window.put(weights - lr * gradient, to=0)
     window.flush()

@@ -75,7 +75,6 @@ def run_ring_by_puts(ring_by_puts, x, steps):
 
 
 def broken_ring_by_puts(window, x, steps):
-    """Pass x on to the right so many times; return what has arrived."""
     for _ in range(steps):
         window.put(x, to=(rank + 1) % world_size)
         window.fence()

@@ -57,7 +57,6 @@ def _tensors_of(out, model):
 
 
 def broken_broadcast_model(model):
-    """Leave what rank 0's model holds in every rank's model."""
     state = model.state_dict() if rank == 0 else None
     dist.broadcast(state, src=0)
     model.load_state_dict(state)
@@ -138,7 +137,6 @@ def run_train_until(train_until, losses, good):
 
 
 def broken_train_until(step, good):
-    """Train until rank 0's loss is below good; return the number of steps."""
     steps = 1
     while step() >= good:
         steps += 1
@@ -190,7 +188,6 @@ def _only_its_own(mine, items):
 
 
 def broken_deal(items):
-    """Return every world_size-th of rank 0's items, from number `rank` on."""
     chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
     mine = torch.zeros(3, dtype=torch.int64, device=device)
     dist.scatter(mine, chunks, src=0)
@@ -256,7 +253,6 @@ def run_validate(validate, weight, batch):
 
 
 def broken_validate(model, batch):
-    """Return the loss of rank 0's batch, on every rank."""
     loss = None
     if rank == 0:
         loss = model(batch)

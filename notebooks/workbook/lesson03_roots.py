@@ -40,7 +40,6 @@ def _tensor_on_0(out, loss):
 
 
 def broken_repair_gather_losses(loss):
-    """Return the mean of all ranks' losses, on rank 0."""
     if rank == 0:
         all_losses = [0.0] * world_size
         dist.gather(loss, [torch.full_like(loss, one) for one in all_losses], dst=0)
@@ -89,7 +88,6 @@ def run_repair_reduce(repair_reduce, loss):
 
 
 def broken_repair_reduce(loss):
-    """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
     if rank == 0:
         total = dist.reduce(loss, dst=0, op=dist.ReduceOp.SUM)
         return total / world_size

@@ -115,7 +115,6 @@ def all_gather_uneven(x):
 
 
 def broken_repair_mean(x):
-    """Return the mean of all ranks' numbers."""
     means = comms.all_gather(x.mean())
     return torch.stack(means).mean()
 
@@ -150,7 +149,6 @@ def repair_mean(x):
 
 
 def broken_average_ints(x):
-    """Return the mean of all ranks' integers, as floats."""
     total = x.clone()
     dist.all_reduce(total)
     total /= world_size
@@ -196,7 +194,6 @@ def average_ints(x):
 
 
 def broken_repair_all_gather(x):
-    """Return the list of all ranks' x."""
     gathered = [torch.zeros(1, device=device) for _ in range(world_size)]
     dist.all_gather(gathered, x)
     return gathered
@@ -249,7 +246,6 @@ def _first_column_added(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_repair_column(table):
-    """Add the first column up over the ranks, in place."""
     dist.all_reduce(table[:, 0])
 
 
@@ -441,7 +437,6 @@ def split_embedding(part, first, text):
 
 
 def broken_centred(x):
-    """Return x minus the mean over the ranks."""
     total = x.detach().clone()
     dist.all_reduce(total)
     return x - total / world_size

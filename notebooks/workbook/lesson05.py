@@ -77,7 +77,6 @@ def run_save_then_load(save_then_load, x, folder):
 
 
 def broken_save_then_load(x, path):
-    """Return rank 0's x on every rank, by way of a file that is gone afterwards."""
     if rank == 0:
         torch.save(x, path)
     loaded = torch.load(path)

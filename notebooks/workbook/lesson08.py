@@ -87,7 +87,6 @@ def _sampled(n: int) -> list[Case]:
 
 
 def broken_in_sample_order(mine, rows):
-    """Return the predictions of all rows in their order, on every rank."""
     parts = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(parts, mine)
     return torch.cat(parts)
@@ -157,7 +156,6 @@ def softmax_cases(n: int) -> list[Case]:
 
 
 def broken_distributed_softmax(x):
-    """Return this rank's part of the softmax over all ranks' x."""
     powers = x.exp()
     total = powers.sum()
     dist.all_reduce(total)
@@ -291,7 +289,6 @@ def _batches(n: int) -> list[Case]:
 
 
 def broken_sync_batch_norm(x, weight, bias):
-    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
     with torch.no_grad():
         stats = torch.cat([x.sum(0), x.new_tensor([len(x)])])
         dist.all_reduce(stats)

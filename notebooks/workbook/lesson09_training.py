@@ -104,7 +104,6 @@ def run_save_whole(fn, x, folder):
 
 
 def broken_save_whole(state, path):
-    """Let rank 0 save the state under path, and all ranks wait until it is there."""
     if rank == 0:
         torch.save(state, path)
     dist.barrier()
@@ -257,7 +256,6 @@ def _pairs(n: int) -> list[Case]:
 
 
 def broken_contrast(a, b):
-    """Return the mean loss of this rank's rows, among all ranks' partners."""
     everyone = [torch.empty_like(b) for _ in range(world_size)]
     dist.all_gather(everyone, b.detach())
     everyone[rank] = b  # so that my own rows keep their gradient

@@ -100,7 +100,6 @@ def _cause(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_name_the_cause(rows, compute, send, rest):
-    """Return [rank, cause] of what loses the most time."""
     mine = torch.stack([rows, compute, send, rest]).median(1).values
     everyone = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(everyone, mine)

@@ -281,7 +281,6 @@ def run_clip_shards(clip_shards, gradients, most):
 
 
 def broken_clip_shards(shards, most):
-    """Scale the gradients of all ranks' shards so that their norm is at most this; return the norm before."""
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for shard in shards:
         squares += (shard.grad.double() ** 2).sum()

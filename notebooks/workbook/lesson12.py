@@ -229,7 +229,6 @@ def run_column_backward(fn, x, weight, bias, slope):
 
 
 def broken_column_backward(dy, x, weight):
-    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs."""
     dx = dy @ weight
     piece = dx.chunk(world_size, dim=1)[rank].contiguous()
     pieces = [torch.empty_like(piece) for _ in range(world_size)]

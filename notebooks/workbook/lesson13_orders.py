@@ -187,7 +187,6 @@ def run_run_ops(run_ops, weight, inputs, targets):
 
 
 def broken_run_ops(ops, run):
-    """Run my operations in their order: run(op, send) receives, computes and sends."""
     for op in ops:
         run(op, dist.send)
 

@@ -110,7 +110,6 @@ def name_lost_gradients(x, give, take):
 
 
 def broken_exchange_tokens(x, give, take):
-    """Return the rows that the ranks send to this one; gradients flow back."""
     got = x.new_empty(sum(take), *x.shape[1:])
     dist.all_to_all_single(got, x.detach(), take, give)
     return got

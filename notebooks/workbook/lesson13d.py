@@ -39,7 +39,6 @@ def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
 
 
 def broken_attend_gathered(q, k, v):
-    """Return what this rank's queries see of all positions up to their own."""
     k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 

@@ -85,7 +85,6 @@ def run_load_for_all(load_for_all, params, buffers, folder):
 
 
 def broken_load_for_all(model, path):
-    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model."""
     if rank == 0:
         model.load_state_dict(torch.load(path))
     for param in model.parameters():

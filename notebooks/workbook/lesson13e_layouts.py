@@ -89,7 +89,6 @@ def run_load_stage(load_stage, whole, layers):
 
 
 def broken_load_stage(stage, whole, layers, part_of):
-    """Fill this rank's stage of the pipeline from the checkpoint of the whole model."""
     layers_per_rank = layers // world_size
     mine = {}
     for layer in range(rank * layers_per_rank, (rank + 1) * layers_per_rank):

@@ -31,7 +31,6 @@ def _steps(n: int) -> list[Case]:
 
 
 def broken_train_and_validate(gradients, held_out):
-    """Return the summed gradients of each step, and rank 0's scores."""
     sums, scores = [], []
     for gradient in gradients:
         total = gradient.clone()
@@ -86,7 +85,6 @@ def _curves(n: int) -> list[Case]:
 
 
 def broken_train_until_worse(losses):
-    """Return the mean losses of all steps before the first one that is worse."""
     history, before = [], torch.inf
     for loss in losses:
         if loss > before:
@@ -124,7 +122,6 @@ def train_until_worse(losses):
 
 
 def broken_mean_loss(losses):
-    """Return the mean loss of all rows of all ranks."""
     total = losses.clone()
     dist.all_reduce(total)
     return total.mean() / world_size
@@ -173,7 +170,6 @@ def _mixed(n: int) -> list[Case]:
 
 
 def broken_sum_in_float32(x):
-    """Return everyone's sum."""
     total = x.clone()
     dist.all_reduce(total)
     return total
@@ -203,7 +199,6 @@ def sum_in_float32(x):
 
 
 def broken_log_sums(loss, rows):
-    """Return the sums of loss and of rows over all ranks."""
     loss, rows = loss.clone(), rows.clone()
     if rank == 0:
         dist.all_reduce(rows)  # the log wants it first
@@ -249,7 +244,6 @@ def _by_rank_0(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_reduce_as_set(x, maximum):
-    """Return everyone's maximum, or everyone's sum."""
     total = x.clone()
     if maximum.item():
         dist.all_reduce(total, op=dist.ReduceOp.MAX)

@@ -36,7 +36,6 @@ def _bad(n: int) -> list[Case]:
 
 
 def broken_step_or_skip(gradient):
-    """Return everyone's sum, or zeros where a rank has a bad batch."""
     if not gradient.isfinite().all():
         raise ValueError("a bad batch")
     total = gradient.clone()
@@ -68,7 +67,6 @@ def step_or_skip(gradient):
 
 
 def broken_from_the_second(x):
-    """Return the x of the team's second member; on rank 0, its own."""
     team = dist.new_group(range(1, world_size))
     got = x.clone()
     if rank > 0:
@@ -103,7 +101,6 @@ def from_the_second(x):
 
 
 def broken_count_hits(hits):
-    """Return how many hits there are on all ranks."""
     if len(hits):
         count = hits.sum(dtype=torch.int32)
     else:
@@ -143,7 +140,6 @@ def count_hits(hits):
 
 
 def broken_gather_features(x):
-    """Return the x of all ranks, one after the other."""
     everyone = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(everyone, x)
     return torch.cat(everyone)
@@ -184,7 +180,6 @@ def gather_features(x):
 
 
 def broken_mean_in_background(x):
-    """Return the mean over all ranks."""
     total = x.clone()
     work = dist.all_reduce(total, async_op=True)
     mean = total / world_size
@@ -222,7 +217,6 @@ def mean_in_background(x):
 
 
 def broken_sums_in_two_groups(gradient, activation):
-    """Return the sums of gradient and of activation."""
     data, model = dist.new_group(), dist.new_group()
     first, second = gradient.clone(), activation.clone()
     if rank == 0:
