@@ -244,12 +244,14 @@ def exercise(
     The docstring's first paragraph is the stub's, the rest is the card. Where lines of the body stand between a line
     `# yours` and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
     Those two lines are in no code that runs or is shown. The function sees what `labkit.rank.cell_names` names. The
-    lesson is that of its module, `details` are the fields of `Exercise`.
+    lesson is that of its module, `details` are the fields of `Exercise`. A function `broken_total` above it would be
+    its specimen.
     """
 
     def made(function: Callable[..., Any]) -> Exercise:
         name, lesson = function.__name__, lesson_of(function.__module__)
-        return Exercise(name=name, means=means, title=title, lesson=lesson, function=function, **details)
+        told = {"specimen": function.__globals__.get(f"broken_{name}"), **details}
+        return Exercise(name=name, means=means, title=title, lesson=lesson, function=function, **told)
 
     return made
 

@@ -105,7 +105,6 @@ def broken_from_member(x, team, member):
     picture=lambda: [(x, 1) for x in counting(4, 3)],
     # One team is a single rank, which needs no message; the card asks for a repair, not for fewer bytes.
     least=Least(rounds=lambda n: min(1, n - 2), memory=lambda n, S: min(1, n - 2) * S),
-    specimen=broken_from_member,
     setup=lambda x, member, split: (x, _team(split), member),
 )
 def from_member(x, team, member):
@@ -147,7 +146,6 @@ def broken_two_sums(x):
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     keeps_input=True,
     least=Least(memory=lambda n, S: 2 * S),
-    specimen=broken_two_sums,
     collect=as_many_groups,
 )
 def two_sums(x):

@@ -100,7 +100,6 @@ def broken_ring_shift(x):
     promises=(OnlyTo(+1), Messages(1)),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 2 + n % 2, memory=lambda n, S: S),  # by send and recv
     keeps_input=True,
-    specimen=broken_ring_shift,
 )
 def ring_shift(x):
     """Return the left-hand neighbour's x.

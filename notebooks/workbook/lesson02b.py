@@ -140,7 +140,6 @@ def broken_push_gradient(window, gradient, lr):
     inputs=_gradients,
     forbids=MESSAGES,
     needs_messages=False,
-    specimen=broken_push_gradient,
     harness=run_push_gradient,
 )
 def push_gradient(window, gradient, lr):

@@ -95,7 +95,6 @@ def broken_ring_by_puts(window, x, steps):
     ],
     forbids=ALL_BUT_FENCES,
     counts_messages=False,
-    specimen=broken_ring_by_puts,
     harness=run_ring_by_puts,
 )
 def ring_by_puts(window, x, steps):

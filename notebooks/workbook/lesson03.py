@@ -70,7 +70,6 @@ def broken_broadcast_model(model):
     inputs=_models,
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
     forbids=OBJECTS,
-    specimen=broken_broadcast_model,
     setup=_model,
     collect=_tensors_of,
 )
@@ -149,7 +148,6 @@ def broken_train_until(step, good):
     minutes=8,
     difficulty=2,
     inputs=_runs,
-    specimen=broken_train_until,
     harness=run_train_until,
 )
 def train_until(step, good):
@@ -210,7 +208,6 @@ def broken_deal(items):
         )
     ],
     least=Least(rounds=lambda n: 1),
-    specimen=broken_deal,
     collect=_only_its_own,
 )
 def deal(items):
@@ -270,7 +267,6 @@ def broken_validate(model, batch):
         for k, about in ((4, ""), (1, "a batch of one"), (64, "a batch of 64"))
     ],
     least=Least(rounds=lambda n: 1),
-    specimen=broken_validate,
     harness=run_validate,
 )
 def validate(model, batch):

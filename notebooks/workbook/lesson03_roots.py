@@ -55,7 +55,6 @@ def broken_repair_gather_losses(loss):
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
-    specimen=broken_repair_gather_losses,
     collect=_tensor_on_0,
 )
 def repair_gather_losses(loss):
@@ -102,7 +101,6 @@ def broken_repair_reduce(loss):
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
     promises=(Once(("reduce",)), Root(0)),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
-    specimen=broken_repair_reduce,
     harness=run_repair_reduce,
 )
 def repair_reduce(loss):

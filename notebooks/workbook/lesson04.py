@@ -128,7 +128,6 @@ def broken_repair_mean(x):
     tolerance=1e-5,
     keeps_input=True,
     least=Least(rounds=lambda n: 1),
-    specimen=broken_repair_mean,
 )
 def repair_mean(x):
     """Return the mean of all ranks' numbers.
@@ -174,7 +173,6 @@ def broken_average_ints(x):
     tolerance=1e-6,
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
-    specimen=broken_average_ints,
 )
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats.
@@ -212,7 +210,6 @@ def broken_repair_all_gather(x):
     promises=(Once(("all_gather",)),),
     tolerance=0,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: (n - 1) * S),
-    specimen=broken_repair_all_gather,
 )
 def repair_all_gather(x):
     """Return the list of all ranks' x.
@@ -257,7 +254,6 @@ def broken_repair_column(table):
     promises=(Once(("all_reduce",)),),
     in_place=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / 5, rounds=lambda n: 1),  # S: five columns
-    specimen=broken_repair_column,
 )
 def repair_column(table):
     """Add the first column up over the ranks, in place.
@@ -456,7 +452,6 @@ def broken_centred(x):
     gradients=True,
     tolerance=1e-5,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
-    specimen=broken_centred,
 )
 def centred(x):
     """Return x minus the mean over the ranks.

@@ -93,7 +93,6 @@ def broken_save_then_load(x, path):
     needs_messages=False,
     least=Least(rounds=lambda n: 2),  # the readers wait for the writer, then the writer for the readers
     given="import os",
-    specimen=broken_save_then_load,
     harness=run_save_then_load,
 )
 def save_then_load(x, path):

@@ -101,7 +101,6 @@ def broken_in_sample_order(mine, rows):
     tolerance=0.0,
     least=Least(rounds=lambda n: 1),
     picture=lambda: _dealt(np.arange(7), 3),
-    specimen=broken_in_sample_order,
 )
 def in_sample_order(mine, rows):
     """Return the predictions of all rows in their order, on every rank.
@@ -171,7 +170,6 @@ def broken_distributed_softmax(x):
     budget=A_FEW,
     tolerance=1e-4,  # by way of logarithms a few digits are lost
     least=Least(rounds=lambda n: 1),  # everyone's maximum, and the sum that goes with it
-    specimen=broken_distributed_softmax,
 )
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x.
@@ -308,7 +306,6 @@ def broken_sync_batch_norm(x, weight, bias):
     gradients=True,
     tolerance=2e-4,
     least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
-    specimen=broken_sync_batch_norm,
 )
 def sync_batch_norm(x, weight, bias):
     """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias.

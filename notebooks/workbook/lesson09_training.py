@@ -122,7 +122,6 @@ def broken_save_whole(state, path):
     needs_messages=False,
     least=Least(rounds=lambda n: 1),
     given="import os",
-    specimen=broken_save_whole,
     harness=run_save_whole,
 )
 def save_whole(state, path):
@@ -270,7 +269,6 @@ def broken_contrast(a, b):
     difficulty=2,
     gradients=True,
     tolerance=1e-5,
-    specimen=broken_contrast,
 )
 def contrast(a, b):
     """Return the mean loss of this rank's rows, among all ranks' partners.

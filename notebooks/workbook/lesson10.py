@@ -126,7 +126,6 @@ def broken_name_the_cause(rows, compute, send, rest):
     picture=lambda: _run(3, "shards", 2, steps=2).xs,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    specimen=broken_name_the_cause,
 )
 def name_the_cause(rows, compute, send, rest):
     """Return [rank, cause] of what loses the most time.

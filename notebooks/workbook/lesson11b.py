@@ -299,7 +299,6 @@ def broken_clip_shards(shards, most):
     tolerance=1e-4,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    specimen=broken_clip_shards,
     harness=run_clip_shards,
 )
 def clip_shards(shards, most):

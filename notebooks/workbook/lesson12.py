@@ -243,7 +243,6 @@ def broken_column_backward(dy, x, weight):
     difficulty=2,
     inputs=_wholes,
     **ONE_ALL_REDUCE,
-    specimen=broken_column_backward,
     harness=run_column_backward,
 )
 def column_backward(dy, x, weight):

@@ -61,7 +61,6 @@ def broken_product_on_k(x, w, bias):
     forbids=("all_reduce", "all_gather"),
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    specimen=broken_product_on_k,
 )
 def product_on_k(x, w, bias):
     """Return this rank's rows of relu(X W + bias), where X is cut into columns and W into rows.

@@ -201,7 +201,6 @@ def broken_run_ops(ops, run):
         Case(batches(n, 10, 1), "one micro-batch"),
         Case(batches(n, 11, 2 * n, 2, 3, "float64"), f"1F1B, {2 * n} micro-batches, float64"),
     ],
-    specimen=broken_run_ops,
     harness=run_run_ops,
 )
 def run_ops(ops, run):

@@ -123,7 +123,6 @@ def broken_exchange_tokens(x, give, take):
     inputs=_rows,
     gradients=True,
     **both_passes(2, rounds=1),
-    specimen=broken_exchange_tokens,
     setup=name_lost_gradients,
 )
 def exchange_tokens(x, give, take):

@@ -56,7 +56,6 @@ def broken_attend_gathered(q, k, v):
     gradients=True,
     tolerance=1e-6,
     counts_memory=False,
-    specimen=broken_attend_gathered,
 )
 def attend_gathered(q, k, v):
     """Return what this rank's queries see of all positions up to their own.

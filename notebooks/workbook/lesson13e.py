@@ -97,7 +97,6 @@ def broken_load_for_all(model, path):
     minutes=6,
     inputs=_models,
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1),
-    specimen=broken_load_for_all,
     harness=run_load_for_all,
 )
 def load_for_all(model, path):

@@ -103,7 +103,6 @@ def broken_load_stage(stage, whole, layers, part_of):
     _stages,
     difficulty=2,
     inputs=_whole_models,
-    specimen=broken_load_stage,
     harness=run_load_stage,
 )
 def load_stage(stage, whole, layers, part_of):

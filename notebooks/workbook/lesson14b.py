@@ -43,7 +43,7 @@ def broken_step_or_skip(gradient):
     return total
 
 
-@exercise("One bad batch", _or_skip, minutes=5, inputs=_bad, promises=(Calls(2),), specimen=broken_step_or_skip)
+@exercise("One bad batch", _or_skip, minutes=5, inputs=_bad, promises=(Calls(2),))
 def step_or_skip(gradient):
     """Return everyone's sum, or zeros where a rank has a bad batch.
 
@@ -81,7 +81,6 @@ def broken_from_the_second(x):
     ranks=(3, 4),
     keeps_input=True,
     promises=(SameGroups(),),
-    specimen=broken_from_the_second,
 )
 def from_the_second(x):
     """Return the x of the team's second member; on rank 0, its own.
@@ -122,7 +121,6 @@ def broken_count_hits(hits):
         )
     ],
     promises=(Calls(1),),
-    specimen=broken_count_hits,
 )
 def count_hits(hits):
     """Return how many hits there are on all ranks.
@@ -157,7 +155,6 @@ def broken_gather_features(x):
     ],
     gradients="one",
     promises=(Calls(1),),
-    specimen=broken_gather_features,
 )
 def gather_features(x):
     """Return the x of all ranks, one after the other.
@@ -198,7 +195,6 @@ def broken_mean_in_background(x):
     ],
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_mean_in_background,
 )
 def mean_in_background(x):
     """Return the mean over all ranks.
@@ -237,7 +233,6 @@ def broken_sums_in_two_groups(gradient, activation):
         for a, b, about in ((2, 2, ""), (1, 5, "different lengths"), (40, 40, "40 numbers each"))
     ],
     keeps_input=True,
-    specimen=broken_sums_in_two_groups,
 )
 def sums_in_two_groups(gradient, activation):
     """Return the sums of gradient and of activation.

@@ -49,7 +49,6 @@ def broken_exam_clip(gradient, limit):
     inputs=_gradients,
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_clip,
 )
 def exam_clip(gradient, limit):
     """Return the mean gradient of all ranks, clipped to the norm limit.
@@ -96,7 +95,6 @@ def broken_exam_edges(x):
     ranks=(4, 2, 3),
     keeps_input=True,
     promises=(Messages(2),),
-    specimen=broken_exam_edges,
 )
 def exam_edges(x):
     """Return the strip between its two neighbours' edges.
@@ -150,7 +148,6 @@ def broken_exam_load(stored):
     ],
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_load,
 )
 def exam_load(stored):
     """Return the transpose of rank 0's matrix.
@@ -202,7 +199,6 @@ def broken_exam_accuracy(hits, rows):
     inputs=_hits,
     tolerance=1e-5,
     promises=(Calls(1),),
-    specimen=broken_exam_accuracy,
 )
 def exam_accuracy(hits, rows):
     """Return the accuracy over the rows of the test set.
@@ -243,7 +239,6 @@ def broken_exam_deal(x):
     ranks=(4, 3),
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_deal,
 )
 def exam_deal(x):
     """Return this rank's rows of rank 0's x.
