@@ -8,7 +8,7 @@
       content.py   what lessons own, found by name: exercises, questions, tools
       faces/       what a learner's cell or a button calls: tasks, sliders, predictions, curves, progress, scripts
       show/        values that show themselves: a card, a look, a flow, curves, a timeline, steps, a verdict
-      plot/        their pictures: matplotlib only, axes in, axes out
+      plot/        their pictures: matplotlib only, data in, axes out
       cluster/     starting, running, healing and stopping engines: the only room that imports ipyparallel
       rank/        what runs on an engine: the only room that imports torch; its private names are in torch_internals.py
       grading/     exercises, questions and inputs; a learner's function held against what it should do: pure

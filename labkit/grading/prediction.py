@@ -236,8 +236,8 @@ def ask(text: str) -> Prediction:
     replies = {o.text: o.reply for o in asked.options} | {body: reply for _, body, reply in other} | {answer: ""}
     options = tuple(Option(o.text, replies.pop(o.text)) for o in asked.options)
     assert number or not replies, f"there are no such options: {list(replies)}, in\n{text}"
-    changed = {"answer": float(answer) if number else answer, "options": options, "why": why, "elsewhere": elsewhere}
-    return replace(asked, nccl=replace(asked, **changed))
+    changed = replace(asked, answer=float(answer) if number else answer, options=options, why=why, elsewhere=elsewhere)
+    return replace(asked, nccl=changed)
 
 
 def series(question: str, **parts: str) -> Series:

@@ -148,7 +148,7 @@ def test_from_rank_to_rank_is_as_much_as_the_dimensions_send(subtests: pytest.Su
             assert price.pairs.sum() == pytest.approx(usual.pairs.sum()), "an order moves bytes, and makes none"
 
 
-def group_of(its: Plan, rank: int, along: str) -> list[int]:
+def members(its: Plan, rank: int, along: str) -> list[int]:
     sizes = {"data": its.data, "tensor": its.tensor, "pipe": its.pipe}
     return mates(its.order.split(), sizes, rank, along)
 
@@ -162,7 +162,7 @@ def test_ranks_send_round_the_groups_of_the_exercise(subtests: pytest.Subtests):
                 ring = [rank]
                 while to[ring[-1]] != rank:
                     ring.append(int(to[ring[-1]]))
-                assert sorted(ring) == group_of(its, rank, along)
+                assert sorted(ring) == members(its, rank, along)
 
 
 def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtests):
@@ -172,7 +172,7 @@ def test_what_leaves_a_host_is_what_the_exercise_counts(subtests: pytest.Subtest
             its = Plan(*mesh, micro=2, order=order)
             price = Price(job, its)
             groups = {
-                along: [list(g) for g in {tuple(group_of(its, r, along)) for r in range(8)}]
+                along: [list(g) for g in {tuple(members(its, r, along)) for r in range(8)}]
                 for along in ("tensor", "data")
             }
             one = job.rows * job.tokens / its.data * 128 * 4  # bytes of the activations of a copy's share
