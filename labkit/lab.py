@@ -226,25 +226,6 @@ class Lab(Drawing):
 
         return task.use(self._console, names)
 
-    def script(
-        self, file: str, cells: Sequence[int] | None = None, last: int | None = None, overwrite: bool = False
-    ) -> Note:
-        """Write the cells that ran on the ranks as a program that torchrun runs with the same result.
-
-        >>> lab.script("mean.py")                    # all cells since start(), beside the notebook
-        >>> lab.script("mean.py", last=2)            # the last two
-        >>> lab.script("mean.py", cells=[3, 5])      # the numbers in brackets, left of the cells
-
-        A cell that you ran again is in it once, as it ran last; with `cells`, each run that you name. Cells that failed
-        are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
-        with `overwrite=True`. The lab remembers the last 500 cells.
-        """
-        arguments.text('lab.script("mean.py")', file)
-        engines = self._console.engines
-        from labkit.faces import script
-
-        return script.write(file, list(engines.cells), engines.n, engines.backend, cells, last, overwrite)
-
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """List the exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
         from labkit.faces import task

@@ -25,7 +25,6 @@ from labkit.plot.tiles import Tile
 from labkit.show.bars import Bars
 from labkit.show.card import Card
 from labkit.show.curves import Curves
-from labkit.show.histogram import Histogram
 from labkit.show.message_diff import Beside
 from labkit.show.overlay import Overlay
 from labkit.show.steps import Steps
@@ -37,6 +36,7 @@ from tests.nccl_log import printed
 from tests.recorded import Told, told
 from workbook.tools import events, nccl_log, pipeline, schedules, topology
 from workbook.tools.events.show import Spent
+from workbook.tools.histogram.show import Histogram
 from workbook.tools.late import plot as late
 from workbook.tools.painter import placements
 from workbook.tools.painter.show import Run

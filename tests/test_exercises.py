@@ -89,8 +89,10 @@ def test_it_stands_in_its_lesson_as_card_stub_and_check(subtests: pytest.Subtest
         with subtests.test(exercise.name):
             its_cells = cells(NOTEBOOKS[exercise.lesson])
             sources = [cell.source for cell in its_cells]
-            at = sources.index(f'lab.exercise("{exercise.name}")')
-            assert sources[at + 1] == exercise.stub
+            card = f'lab.exercise("{exercise.name}")'
+            assert card in sources, f"put its three cells into {NOTEBOOKS[exercise.lesson].name}"
+            at = sources.index(card)
+            assert sources[at + 1] == exercise.stub, "the cell below its card is its stub: copy that anew"
             assert sources[at + 2] == f'lab.check("{exercise.name}")'
             assert all("exercise" in cell.metadata.get("tags", ()) for cell in its_cells[at : at + 3])
 
@@ -110,16 +112,17 @@ def test_every_exercise_cell_in_a_lesson_is_one_of_ours(subtests: pytest.Subtest
                     for source in (f'lab.exercise("{exercise.name}")', exercise.stub, f'lab.check("{exercise.name}")')
                 ),
                 "lab.progress()" if lesson == "00" else f'lab.progress("{lesson}")',
-            ]
+            ], "cells tagged `exercise` follow the functions in the modules, in their order"
             (heading,) = [cell for cell in tagged if "\n## Exercises\n" in f"\n{cell.source}\n"]
             below = [cell.source for cell in tagged[tagged.index(heading) :]]  # those above are written in their place
             minutes = sum(e.minutes for e in ours if f'lab.check("{e.name}")' in below)
-            assert f"about {minutes} minutes" in heading.source
+            assert f"about {minutes} minutes" in heading.source, "correct the minutes below ## Exercises"
 
 
 def test_the_lessons_page_counts_them():
     page = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
-    assert f"{len(exercises.every())} functions in all" in page
+    said = re.findall(r"(\d+) functions in all", page)
+    assert said == [str(len(exercises.every()))], "correct the number in notebooks/README.md"
 
 
 @pytest.mark.parametrize("means", ["reduce_scatter", "reduce_scatter_tensor", collectives.reduce_scatter])

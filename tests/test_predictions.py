@@ -207,6 +207,8 @@ def test_a_notebook_shows_each_question_and_reveals_all_that_it_asks(subtests: p
         with subtests.test(path.stem):
             asked: dict[str, str] = {}
             for source in sources(path, "code"):
+                bare = re.findall(r'^(?:Predict|Choose)\(".*', source, re.MULTILINE)
+                assert not bare, f"it asks and cannot reveal: write name = {bare[0]}"
                 for variable, kind, name in re.findall(r"(\w+) = (Predict|Choose)\((.*?)\)", source, re.DOTALL):
                     assert re.fullmatch(r'"\w+"', name), f"it asks a question that is none of the workbook's: {name}"
                     assert source.strip().endswith(f"\n{variable}"), f"it does not show {variable}"

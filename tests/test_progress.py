@@ -121,7 +121,7 @@ def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
     lesson = next(e.lesson for e in reversed(table.exercises) if e.lesson.isdigit())
     assert {e.lesson for e in task.overview(int(lesson)).exercises} == {lesson}
     with pytest.raises(LabError, match="no exercises in lesson"):
-        task.overview("99")
+        task.overview("100")
 
 
 def test_the_first_choice_of_a_prediction_is_kept_beside_the_exercises(place: Path):

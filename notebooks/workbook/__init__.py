@@ -14,10 +14,11 @@ TOOLS: dict[str, str] = {
     "mpi": "mpi:show",
 }
 METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
-    "histogram": "histogram:histogram",
+    "histogram": "histogram.face:histogram",
     "late": "late.face:late",
     "moves": "windows.face:moves",
     "race": "race.face:race",
+    "script": "script.face:script",
     "sheet": "sheet.face:sheet",
     "sweep": "sweep.face:sweep",
 }

@@ -17,9 +17,9 @@ import pytest
 import labkit
 from labkit.faces import progress
 from labkit.floor.errors import CellError, LabError
-from labkit.theory.program import command
 from tests.live.notebook import Notebook
 from tests.scripts import PLACE
+from workbook.tools.script.program import command
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIMIT = 120  # seconds: torchrun and as many imports of torch as ranks, on busy cores

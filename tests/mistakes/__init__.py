@@ -30,6 +30,7 @@ from functools import cache
 from pathlib import Path
 
 from labkit.content import exercises
+from labkit.floor.words import count
 from labkit.grading.exercise import Exercise
 
 VERDICTS = ("wrong", "raises", "deadlock", "slow", "forbidden", "costly", "not as asked", "differs")
@@ -60,7 +61,7 @@ def every() -> dict[str, list[Mistake]]:
         if file.removeprefix("lesson") != lesson:
             raise ValueError(f"{name} stands in {file}.py, and is an exercise of lesson {lesson}.")
     if lack := sorted(set(exercises.every()) - set(texts)):
-        raise ValueError(f"No mistakes are planted for {', '.join(lack)}.")
+        raise ValueError(f"No mistakes are planted for {', '.join(lack)}. Plant them in its lesson's file here.")
     return {name: read(exercise, texts[name][1]) for name, exercise in exercises.every().items()}
 
 
@@ -95,7 +96,10 @@ def _mistake(exercise: Exercise, entry: str) -> Mistake:
     parts = line.split(" | ", 3)
     how = [edit for edit in (*parts[3:], textwrap.dedent(below)) if edit.strip()]
     if len(parts) < 3 or len(how) != 1:
-        raise ValueError(f"{exercise.name}: {line!r} is not: verdict | what it does | what the check says | old → new")
+        raise ValueError(
+            f"{exercise.name}: {line!r} is not: verdict | what it does | what the check says | old → new. "
+            f"It has {count(len(how), 'edit')}, and needs one: in that line, or below it, indented by four."
+        )
     verdict, why, says = (part.strip() for part in parts[:3])
     here = f"{exercise.name}, {why!r}"
     if verdict not in VERDICTS:

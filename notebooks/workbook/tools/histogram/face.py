@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.faces import arguments
-from labkit.show.histogram import Histogram
+from workbook.tools.histogram.show import Histogram
 
 
 def histogram(lab: Any, *expressions: str) -> Histogram:

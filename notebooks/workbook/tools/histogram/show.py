@@ -8,8 +8,8 @@ from typing import Any
 
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
-from labkit.plot import histogram
 from labkit.show.each_rank import EachRank
+from workbook.tools.histogram import plot
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
 
@@ -46,7 +46,7 @@ class Histogram(EachRank):
 
     def _together(self, counts: Mapping[int, int]) -> Sequence[tuple[str, int]]:
         """Return each value with its count, as the picture's bars have them, but no more than SAID allows."""
-        axis = histogram.values(self._panels, SAID if len(counts) > SAID else None)
+        axis = plot.values(self._panels, SAID if len(counts) > SAID else None)
         return [(axis.said(i), times) for i, times in enumerate(axis.counted(counts)) if times]
 
     @property
@@ -54,14 +54,14 @@ class Histogram(EachRank):
         return {name: {r: self._said(name, r) for r in ranks} for name, ranks in self.counts.items()}
 
     @property
-    def _panels(self) -> list[histogram.Counts]:
+    def _panels(self) -> list[plot.Counts]:
         return [
-            histogram.Counts(name, ranks, self.means[name], {r: self._note(name, r) for r in ranks})
+            plot.Counts(name, ranks, self.means[name], {r: self._note(name, r) for r in ranks})
             for name, ranks in self.counts.items()
         ]
 
     def _drawn(self) -> Any:
-        return histogram.draw(self._panels)
+        return plot.draw(self._panels)
 
 
 def _whole(name: str, rank: int, value: Any) -> list[int]:

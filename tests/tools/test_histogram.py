@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from labkit.floor.errors import LabError
-from labkit.plot.histogram import Counts, up, values
-from labkit.show.histogram import Histogram
 from tests import pictures
+from workbook.tools.histogram.plot import Counts, up, values
+from workbook.tools.histogram.show import Histogram
 
 
 def test_the_text_has_each_ranks_mean_and_largest_and_how_many_times_each_value_occurs():

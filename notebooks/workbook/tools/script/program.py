@@ -1,7 +1,7 @@
 """The learner's cells as one program that torchrun runs: their code, and what has to stand before and behind it.
 
 What the ranks of a lab have ready is made in plain torch here; labkit is imported only where a cell uses `comms`,
-`timed`, `tiny`, `footprint`, `peak` or `span`. Pure: cells in, text out; no file is written (`labkit/faces/script.py`
+`timed`, `tiny`, `footprint`, `peak` or `span`. Pure: cells in, text out; no file is written (`script/face.py`
 does).
 """
 

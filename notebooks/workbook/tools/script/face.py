@@ -9,30 +9,43 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from labkit.faces import progress
+from labkit.faces import arguments, progress
 from labkit.floor import files
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from labkit.show.card import Note
 from labkit.theory.cells import Cell, lacking, once
-from labkit.theory.program import Program, command, program
+from workbook.tools.script.program import Program, command, program
 
 OURS = "# Written by lab.script, which writes over this file only while nobody has changed it: "  # and a digest
 HIDES = {*sys.stdlib_module_names, "torch", "numpy", "labkit", "IPython"}  # modules whose names a program must not have
 
 
-def write(
-    file: str, ran: Sequence[Cell], n: int, backend: str, cells: Sequence[int] | None, last: int | None, overwrite: bool
+def script(
+    lab: Any, file: str, cells: Sequence[int] | None = None, last: int | None = None, overwrite: bool = False
 ) -> Note:
-    """Write the chosen ones of the cells that ran, and say how to run the program. See `labkit.lab.Lab.script`."""
+    """Write the cells that ran on the ranks as a program that torchrun runs with the same result.
+
+    >>> lab.script("mean.py")                    # all cells since start(), beside the notebook
+    >>> lab.script("mean.py", last=2)            # the last two
+    >>> lab.script("mean.py", cells=[3, 5])      # the numbers in brackets, left of the cells
+
+    A cell that you ran again is in it once, as it ran last; with `cells`, each run that you name. Cells that failed
+    are left out, and it says so. A file that you have changed, or that something else wrote, is only written over
+    with `overwrite=True`. The lab remembers the last 500 cells.
+    """
+    arguments.text('lab.script("mean.py")', file)
     path = _path(file)
-    made = program(_chosen(ran, cells, last), n, backend, str(file))
+    engines = lab._console.engines
+    ran = list(engines.cells)
+    made = program(_chosen(ran, cells, last), engines.n, engines.backend, file)
     if not made.cells:
         why = " ".join(f"{cell.name[0].upper()}{cell.name[1:]}: {why}." for cell, why in made.left_out)
         raise LabError(f"There is nothing to write. {why} Run a %%px cell to its end first.".replace("  ", " "))
     files.save(path, f"{made.text}{OURS}{_digest(made.text)}\n", "lab.script", _theirs, overwrite)
-    return Note(_said(str(file), made, n, lacking(made.cells, ran)), made.text)
+    return Note(_said(file, made, engines.n, lacking(made.cells, ran)), made.text)
 
 
 def _said(file: str, made: Program, n: int, lacks: dict[str, Cell]) -> str:

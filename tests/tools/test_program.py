@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from labkit.theory.cells import Cell, assignment, lacking, once, without_replaced
-from labkit.theory.program import Program, command, program
+from workbook.tools.script.program import Program, command, program
 
 ALL = (0, 1, 2)
 
