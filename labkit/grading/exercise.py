@@ -75,8 +75,8 @@ class Exercise:
         lesson: "06".
         function: the solution as a learner writes it in a `%%px` cell; see `exercise`. None for a function that is
             checked and is no exercise of the workbook.
-        specimen: a broken function, as one finds it in tutorials: the stub is this one, under the exercise's name,
-            for the learner to run, see go wrong and repair.
+        specimen: a broken function, as one finds it in tutorials: the stub is this one, under the exercise's name and
+            with its first paragraph, for the learner to run, see go wrong and repair.
         given: what stands before the function in the stub: imports, or the name of a class or a function of the module,
             which may stand under `if TYPE_CHECKING` there, where it needs torch.
         minutes, difficulty: how long it should take, and 1 to 3.
@@ -193,7 +193,8 @@ class Exercise:
     def stub(self) -> str:
         """The cell that a learner starts from: the specimen, or the solution with `...` for what is to be written."""
         if self.specimen is not None:
-            return f"%%px\n{self.before}{_source(self.specimen, self.name)}"
+            first = inspect.cleandoc(getattr(self.function, "__doc__", None) or "").partition("\n\n")[0]
+            return f"%%px\n{self.before}{_source(self.specimen, self.name, first)}"
         return f"%%px\n{stub(self.before + self.solution)}"
 
     @property
@@ -242,12 +243,14 @@ def exercise(
     The docstring's first paragraph is the stub's, the rest is the card. Where lines of the body stand between a line
     `# yours` and a line `# end`, the stub has `...` for them and keeps the rest; else it has `...` for the whole body.
     Those two lines are in no code that runs or is shown. The function sees what `labkit.rank.cell_names` names. The
-    lesson is that of its module, `details` are the fields of `Exercise`.
+    lesson is that of its module, `details` are the fields of `Exercise`. A function `broken_total` above it would be
+    its specimen.
     """
 
     def made(function: Callable[..., Any]) -> Exercise:
         name, lesson = function.__name__, lesson_of(function.__module__)
-        return Exercise(name=name, means=means, title=title, lesson=lesson, function=function, **details)
+        told = {"specimen": function.__globals__.get(f"broken_{name}"), **details}
+        return Exercise(name=name, means=means, title=title, lesson=lesson, function=function, **told)
 
     return made
 
@@ -261,16 +264,20 @@ def lesson_of(module: str) -> str:
     return module.rpartition(".")[2].partition("_")[0].removeprefix("lesson")
 
 
-def _source(function: Callable[..., Any], name: str) -> str:
-    """Return a function's source under this name, without decorators, with its docstring's first paragraph alone."""
+def _source(function: Callable[..., Any], name: str, first: str = "") -> str:
+    """Return a function's source under this name, without decorators, with its docstring's first paragraph alone.
+
+    The one that is given is for a function without a docstring.
+    """
     text = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(text).body[0]
     assert isinstance(node, ast.FunctionDef)
-    lines = text.splitlines()
+    lines, quotes = text.splitlines(), '"' * 3
     if (doc := ast.get_docstring(node)) is not None:
-        first = node.body[0]
-        quotes = '"' * 3
-        lines[first.lineno - 1 : first.end_lineno] = [f"    {quotes}{doc.partition(chr(10) * 2)[0]}{quotes}"]
+        its = node.body[0]
+        lines[its.lineno - 1 : its.end_lineno] = [f"    {quotes}{doc.partition(chr(10) * 2)[0]}{quotes}"]
+    elif first:
+        lines.insert(node.lineno, f"    {quotes}{first}{quotes}")
     source = "\n".join(lines[node.lineno - 1 :])
     return source.replace(f"def {node.name}(", f"def {name}(", 1)
 

@@ -113,9 +113,12 @@ def _shapes(n: int) -> list[Case]:
     return [Case([(shape,)] * n, " x ".join(f"{name} {k}" for name, k in shape.items())) for shape in shapes]
 
 
-# Groups that not everybody makes, or in different orders, meet the wrong ranks, hang or crash: so the calls are
-# compared in a rehearsal that makes no group, and the groups before they communicate.
 def run_make_groups(make_groups, shape):
+    """Compare what ranks make in a rehearsal without groups, then make them, and collect the ranks of each.
+
+    Groups that not all ranks make, or in different orders, meet the wrong ranks, hang or crash; and those that are
+    made are compared before they communicate.
+    """
     calls, well = [], True
 
     def rehearsed(ranks=None, *args, use_local_synchronization=False, **kwargs):
@@ -234,8 +237,12 @@ def _batches(n: int) -> list[Case]:
     return [*cases, case(first, inputs, targets, rng.normal(size=(first[1], 3)), ", more rows")]
 
 
-# A linear model whose columns the team shares: each rank adds its part of the product, and the bias is on all of them.
 def run_mesh_step(mesh_step, inputs, targets, columns, shape):
+    """Train a linear model whose columns a team shares, and collect the losses and the parameters.
+
+    Each rank adds its part of the product, and the bias is on all of them. What is read, and how often the
+    optimizer steps, is watched.
+    """
     with recorder.paused():
         data, team = meshed(shape)
         mine, of_team = dist.get_rank(data), dist.get_rank(team)

@@ -39,6 +39,8 @@ def _savings(n: int) -> list[Case]:
 
 
 class Stateful:
+    """A part of the training that has a state, and counts how often one was loaded."""
+
     def __init__(self, **state):
         self.state, self.loaded = state, 0
 
@@ -54,6 +56,8 @@ class Stateful:
 
 
 class Reader(Stateful):
+    """A reader of batches, which knows its step."""
+
     @property
     def step(self):
         return self.state["step"]
@@ -66,9 +70,12 @@ def states(step, copy, part):
     return Stateful(**model), Stateful(**optimizer), Reader(**its["reader"])
 
 
-# All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
 @in_a_folder
 def run_save_mesh(save_mesh, step, shape, folder):
+    """Let the mesh save with a `put` that writes files, and collect what was written for this rank.
+
+    All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
+    """
     with recorder.paused():
         data, team = meshed(shape)
         copy, part = dist.get_rank(data), dist.get_rank(team)
@@ -168,6 +175,7 @@ def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
 
 @in_a_folder
 def run_load_mesh(load_mesh, whole, broken, shape, folder):
+    """Write whole and broken checkpoints, let the mesh load, and collect its states and what it returns."""
     with recorder.paused():
         data, team = meshed(shape)
         copy, part = dist.get_rank(data), dist.get_rank(team)

@@ -40,6 +40,7 @@ def _gradients(n: int) -> list[Case]:
 
 
 def on_mesh(cut, whole, shape):
+    """Return the gradients, and this rank's groups along data and along its team."""
     with recorder.paused():
         return cut, whole, *meshed(shape)
 

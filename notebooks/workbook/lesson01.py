@@ -51,7 +51,7 @@ def _team(split):
     ranks=(4, 3, 2),
     inputs=_team_gradients,
     picture=lambda: [(x,) for x in counting(4, 3)],
-    # One team is a single rank, which needs nobody; the given loop makes a call for each parameter.
+    # One team is a single rank, which needs no message; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
     setup=lambda *grads, split: (with_gradients(*grads), _team(split)),
     collect=gradients_of,
@@ -90,7 +90,6 @@ def _members(n: int) -> list[Case]:
 
 
 def broken_from_member(x, team, member):
-    """Return the x of the team's member of this number, on every rank of the team."""
     got = x.clone()
     dist.broadcast(got, src=member, group=team)
     return got
@@ -104,9 +103,8 @@ def broken_from_member(x, team, member):
     inputs=_members,
     keeps_input=True,
     picture=lambda: [(x, 1) for x in counting(4, 3)],
-    # One team is a single rank, which needs nobody; the card asks for a repair, not for fewer bytes.
+    # One team is a single rank, which needs no message; the card asks for a repair, not for fewer bytes.
     least=Least(rounds=lambda n: min(1, n - 2), memory=lambda n, S: min(1, n - 2) * S),
-    specimen=broken_from_member,
     setup=lambda x, member, split: (x, _team(split), member),
 )
 def from_member(x, team, member):
@@ -128,7 +126,6 @@ def from_member(x, team, member):
 
 
 def broken_two_sums(x):
-    """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all."""
     of_leaders, of_all = x.clone(), x.clone()
     if rank % 2 == 0:
         leaders = dist.new_group(range(0, world_size, 2))
@@ -149,7 +146,6 @@ def broken_two_sums(x):
     picture=lambda: [np.array([10.0**r]) for r in range(4)],
     keeps_input=True,
     least=Least(memory=lambda n, S: 2 * S),
-    specimen=broken_two_sums,
     collect=as_many_groups,
 )
 def two_sums(x):

@@ -40,6 +40,7 @@ def _two_stages(n: int) -> list[Case]:
 
 
 def run_gradient_back(gradient_back, weight, x):
+    """Stop a backward pass of two stages on rank 1, and collect the weights' gradients after the function."""
     weight.requires_grad_()
     hidden = torch.tanh(weight * x) if rank == 0 else x.requires_grad_()
     if rank == 1:
@@ -85,7 +86,6 @@ def gradient_back(hidden):
 
 
 def broken_ring_shift(x):
-    """Return the left-hand neighbour's x."""
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     got = torch.empty_like(x)
     dist.send(x, dst=right)
@@ -100,7 +100,6 @@ def broken_ring_shift(x):
     promises=(OnlyTo(+1), Messages(1)),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 2 + n % 2, memory=lambda n, S: S),  # by send and recv
     keeps_input=True,
-    specimen=broken_ring_shift,
 )
 def ring_shift(x):
     """Return the left-hand neighbour's x.

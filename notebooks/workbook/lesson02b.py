@@ -22,9 +22,6 @@ MESSAGES = ("send", "collectives")
 on_windows = partial(exercise, counts_memory=False)
 
 
-# What goes wrong between ranks goes wrong here every time. Where a rank has read something that it does not hold the
-# lock of, or has let go of the lock, another rank makes a change of its own at that moment: through a second handle
-# on the same memory, in the same process.
 def opened(size, dtype):
     """Open a window in which a rank also tells how far it is, and how its function ended."""
     from workbook.tools.rank.shared import open_room
@@ -52,7 +49,12 @@ def through(window, call):
 
 
 def meddled(window, meddle):
-    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks."""
+    """Call `meddle` with a window of its own after each call that concerns rank 0's, outside of locks.
+
+    So what goes wrong between ranks goes wrong every time. Where a rank has read something that it does not hold the
+    lock of, or has let go of the lock, another rank's change comes at that moment: through a second handle on the same
+    memory, in the same process.
+    """
     from workbook.tools.rank.window import Window
 
     other = Window(window._memory, window._holders, window._locks)
@@ -81,10 +83,12 @@ def blame(window, right, *reasons):
 
 
 def writes(window):
+    """Return whose windows this rank has written into."""
     return [of for what, of, *_ in window.told()["moves"] if what != "get"]
 
 
 def into_own(window):
+    """Say that this rank writes into its own window; nothing where it does not, or owns the weights."""
     return f"rank {rank} writes into its own window" * any(of == rank != 0 for of in writes(window))
 
 
@@ -97,6 +101,7 @@ def _gradients(n: int) -> list[Case]:
 
 
 def run_push_gradient(push_gradient, gradient, weights, lr, times):
+    """Let updates of another rank come in between, and collect the weights in rank 0's window without them."""
     window, weights = opened(len(gradient), gradient.dtype), torch.tensor(weights)
     if rank == 0:
         window.mine.copy_(weights)
@@ -121,7 +126,6 @@ def run_push_gradient(push_gradient, gradient, weights, lr, times):
 
 
 def broken_push_gradient(window, gradient, lr):
-    """Add -lr * gradient to the weights in rank 0's window."""
     weights = window.get(0)
     window.put(weights - lr * gradient, to=0)
     window.flush()
@@ -136,7 +140,6 @@ def broken_push_gradient(window, gradient, lr):
     inputs=_gradients,
     forbids=MESSAGES,
     needs_messages=False,
-    specimen=broken_push_gradient,
     harness=run_push_gradient,
 )
 def push_gradient(window, gradient, lr):
@@ -161,6 +164,7 @@ def push_gradient(window, gradient, lr):
 
 
 def run_take_ticket(take_ticket, times):
+    """Let other ranks take tickets in between, and hold all numbers that were handed out against one another."""
     window, theirs = opened(1, torch.int64), []
 
     def meddle(other):
@@ -225,10 +229,12 @@ def owner(memory, versions):
         yield
 
 
-# Each rank reads its right-hand neighbour's window, and plays the owner itself: while a `get` copies number after
-# number, the owner writes on. It begins earlier or later, and writes as fast as the reader reads, slower and faster:
-# so each place at which it can come in between is met, every time.
 def run_read_whole(read_whole, numbers, updates):
+    """Play the owner of the window that is read, and collect what the function returns once all is written.
+
+    While a `get` copies number after number, the owner writes on. It begins earlier or later, and writes as fast as
+    the reader reads, slower and faster: so each place at which it can come in between is met, every time.
+    """
     theirs, size = (rank + 1) % world_size, len(numbers)
     window, noticed = opened(1 + size, numbers.dtype), []
     first = everyones(numbers)[theirs]

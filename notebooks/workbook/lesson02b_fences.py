@@ -21,6 +21,7 @@ ALL_BUT_FENCES = ("send", "broadcast", "reduce", "all_reduce", "gather", "all_ga
 
 
 def own_only(window):
+    """Say that this rank writes into no window but its own."""
     return f"rank {rank} writes into its own window only" * (set(writes(window)) == {rank})
 
 
@@ -62,6 +63,7 @@ def slowed(window, noticed):
 
 
 def run_ring_by_puts(ring_by_puts, x, steps):
+    """Slow one rank down after each fence, and collect what has arrived."""
     window, noticed, gave = opened(len(x), x.dtype), [], x.clone()
     slowed(window, noticed)
     for out in through(window, lambda: ring_by_puts(window, x, steps)):
@@ -73,7 +75,6 @@ def run_ring_by_puts(ring_by_puts, x, steps):
 
 
 def broken_ring_by_puts(window, x, steps):
-    """Pass x on to the right so many times; return what has arrived."""
     for _ in range(steps):
         window.put(x, to=(rank + 1) % world_size)
         window.fence()
@@ -94,7 +95,6 @@ def broken_ring_by_puts(window, x, steps):
     ],
     forbids=ALL_BUT_FENCES,
     counts_messages=False,
-    specimen=broken_ring_by_puts,
     harness=run_ring_by_puts,
 )
 def ring_by_puts(window, x, steps):
@@ -140,6 +140,7 @@ def _several(n: int) -> list[Case]:
 
 
 def run_all_reduce_by_puts(all_reduce_by_puts, *xs):
+    """Slow one rank down after each fence, count what is moved between windows, and collect the sums."""
     window, noticed, gave = opened(len(xs[0]), xs[0].dtype), [], [x.clone() for x in xs]
     slowed(window, noticed)
     for outs in through(window, lambda: [all_reduce_by_puts(window, x) for x in xs]):

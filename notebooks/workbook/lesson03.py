@@ -57,7 +57,6 @@ def _tensors_of(out, model):
 
 
 def broken_broadcast_model(model):
-    """Leave what rank 0's model holds in every rank's model."""
     state = model.state_dict() if rank == 0 else None
     dist.broadcast(state, src=0)
     model.load_state_dict(state)
@@ -71,7 +70,6 @@ def broken_broadcast_model(model):
     inputs=_models,
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
     forbids=OBJECTS,
-    specimen=broken_broadcast_model,
     setup=_model,
     collect=_tensors_of,
 )
@@ -108,8 +106,8 @@ def _runs(n: int) -> list[Case]:
     ]
 
 
-# As in data-parallel training, every rank takes part in every step: the gradients are all-reduced in it.
 def run_train_until(train_until, losses, good):
+    """Give a `step` that takes all ranks, as in data-parallel training, and collect the number of steps."""
     runs = list(zip(*everyones(losses.tolist())))
 
     def until(stop):
@@ -138,7 +136,6 @@ def run_train_until(train_until, losses, good):
 
 
 def broken_train_until(step, good):
-    """Train until rank 0's loss is below good; return the number of steps."""
     steps = 1
     while step() >= good:
         steps += 1
@@ -151,7 +148,6 @@ def broken_train_until(step, good):
     minutes=8,
     difficulty=2,
     inputs=_runs,
-    specimen=broken_train_until,
     harness=run_train_until,
 )
 def train_until(step, good):
@@ -190,7 +186,6 @@ def _only_its_own(mine, items):
 
 
 def broken_deal(items):
-    """Return every world_size-th of rank 0's items, from number `rank` on."""
     chunks = [items[r::world_size] for r in range(world_size)] if rank == 0 else None
     mine = torch.zeros(3, dtype=torch.int64, device=device)
     dist.scatter(mine, chunks, src=0)
@@ -213,7 +208,6 @@ def broken_deal(items):
         )
     ],
     least=Least(rounds=lambda n: 1),
-    specimen=broken_deal,
     collect=_only_its_own,
 )
 def deal(items):
@@ -233,8 +227,8 @@ def deal(items):
     return mine[0]
 
 
-# A model wrapped for data parallelism: like DDP with buffers, it broadcasts them from rank 0 in every forward pass.
 def run_validate(validate, weight, batch):
+    """Wrap a model so that it broadcasts its buffers in each forward pass, as DDP does, and collect the loss."""
     losses = everyones((weight * batch).mean())
 
     class Wrapped:
@@ -256,7 +250,6 @@ def run_validate(validate, weight, batch):
 
 
 def broken_validate(model, batch):
-    """Return the loss of rank 0's batch, on every rank."""
     loss = None
     if rank == 0:
         loss = model(batch)
@@ -274,7 +267,6 @@ def broken_validate(model, batch):
         for k, about in ((4, ""), (1, "a batch of one"), (64, "a batch of 64"))
     ],
     least=Least(rounds=lambda n: 1),
-    specimen=broken_validate,
     harness=run_validate,
 )
 def validate(model, batch):

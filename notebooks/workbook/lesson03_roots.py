@@ -40,7 +40,6 @@ def _tensor_on_0(out, loss):
 
 
 def broken_repair_gather_losses(loss):
-    """Return the mean of all ranks' losses, on rank 0."""
     if rank == 0:
         all_losses = [0.0] * world_size
         dist.gather(loss, [torch.full_like(loss, one) for one in all_losses], dst=0)
@@ -56,7 +55,6 @@ def broken_repair_gather_losses(loss):
     forbids=("reduce", "all_reduce", *OBJECTS),
     promises=(Once(("gather",)),),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: n * S),
-    specimen=broken_repair_gather_losses,
     collect=_tensor_on_0,
 )
 def repair_gather_losses(loss):
@@ -77,8 +75,8 @@ def repair_gather_losses(loss):
         return torch.stack(losses).mean(dim=0)
 
 
-# A loss that comes back other than it went in is one that the reduce has worked in.
 def run_repair_reduce(repair_reduce, loss):
+    """Collect the loss, unless it is one that the reduce has worked in: it comes back other than it went in."""
     before = loss.clone()
     out = _tensor_on_0(repair_reduce(loss), loss)
     assert rank == 0 or out is not loss or loss.equal(before), (
@@ -89,7 +87,6 @@ def run_repair_reduce(repair_reduce, loss):
 
 
 def broken_repair_reduce(loss):
-    """Return the mean of all losses on rank 0, and this rank's own loss elsewhere."""
     if rank == 0:
         total = dist.reduce(loss, dst=0, op=dist.ReduceOp.SUM)
         return total / world_size
@@ -104,7 +101,6 @@ def broken_repair_reduce(loss):
     forbids=("all_reduce", "gather", "all_gather", *OBJECTS),
     promises=(Once(("reduce",)), Root(0)),
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: S),
-    specimen=broken_repair_reduce,
     harness=run_repair_reduce,
 )
 def repair_reduce(loss):

@@ -115,7 +115,6 @@ def all_gather_uneven(x):
 
 
 def broken_repair_mean(x):
-    """Return the mean of all ranks' numbers."""
     means = comms.all_gather(x.mean())
     return torch.stack(means).mean()
 
@@ -129,7 +128,6 @@ def broken_repair_mean(x):
     tolerance=1e-5,
     keeps_input=True,
     least=Least(rounds=lambda n: 1),
-    specimen=broken_repair_mean,
 )
 def repair_mean(x):
     """Return the mean of all ranks' numbers.
@@ -150,7 +148,6 @@ def repair_mean(x):
 
 
 def broken_average_ints(x):
-    """Return the mean of all ranks' integers, as floats."""
     total = x.clone()
     dist.all_reduce(total)
     total /= world_size
@@ -167,7 +164,7 @@ def broken_average_ints(x):
         Case(draws(n, 5, "int64", 1), "negative integers"),
         Case(draws(n, 4, "int32", 2), "int32"),
         Case(counting(n, 0, "int64"), "no element"),
-        # 2**24 + 1 is no float32: whoever converts before adding finds the last digits gone.
+        # 2**24 + 1 is no float32: converted before they are added, the last digits are gone.
         Case(
             [np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])],
             "integers too large for float32",
@@ -176,7 +173,6 @@ def broken_average_ints(x):
     tolerance=1e-6,
     keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1),
-    specimen=broken_average_ints,
 )
 def average_ints(x):
     """Return the mean of all ranks' integers, as floats.
@@ -196,7 +192,6 @@ def average_ints(x):
 
 
 def broken_repair_all_gather(x):
-    """Return the list of all ranks' x."""
     gathered = [torch.zeros(1, device=device) for _ in range(world_size)]
     dist.all_gather(gathered, x)
     return gathered
@@ -215,7 +210,6 @@ def broken_repair_all_gather(x):
     promises=(Once(("all_gather",)),),
     tolerance=0,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 1, memory=lambda n, S: (n - 1) * S),
-    specimen=broken_repair_all_gather,
 )
 def repair_all_gather(x):
     """Return the list of all ranks' x.
@@ -249,7 +243,6 @@ def _first_column_added(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_repair_column(table):
-    """Add the first column up over the ranks, in place."""
     dist.all_reduce(table[:, 0])
 
 
@@ -261,7 +254,6 @@ def broken_repair_column(table):
     promises=(Once(("all_reduce",)),),
     in_place=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S / 5, rounds=lambda n: 1),  # S: five columns
-    specimen=broken_repair_column,
 )
 def repair_column(table):
     """Add the first column up over the ranks, in place.
@@ -441,7 +433,6 @@ def split_embedding(part, first, text):
 
 
 def broken_centred(x):
-    """Return x minus the mean over the ranks."""
     total = x.detach().clone()
     dist.all_reduce(total)
     return x - total / world_size
@@ -461,7 +452,6 @@ def broken_centred(x):
     gradients=True,
     tolerance=1e-5,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: S),
-    specimen=broken_centred,
 )
 def centred(x):
     """Return x minus the mean over the ranks.

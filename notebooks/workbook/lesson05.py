@@ -26,11 +26,14 @@ def _is_model(file):
     return os.path.basename(str(getattr(file, "name", file))) == "model.pt"  # and not what pickles a message
 
 
-# Rank 0's save takes a while and so does the last rank's load: whoever reads too early, or removes too early, is seen.
-# So is who leaves the file out and sends x instead, and who sleeps, or looks for the file, and hears from nobody.
-# Where a load finds no file, the folder "saved" tells whether there was one, until rank 0 is through and all is gone.
 @in_a_folder
 def run_save_then_load(save_then_load, x, folder):
+    """Make rank 0's save slow and the last rank's load, and collect what was loaded.
+
+    A load that comes too early is seen, and a file that is removed too early. So is x that is sent without a file,
+    and a sleep, or a look for the file, in place of a message. Where a load finds no file, the folder "saved" tells
+    whether there was one, until rank 0 is through and all is gone.
+    """
     saved = os.path.join(folder, "saved")
     save, load, loads, removed = torch.save, torch.load, [], []
 
@@ -74,7 +77,6 @@ def run_save_then_load(save_then_load, x, folder):
 
 
 def broken_save_then_load(x, path):
-    """Return rank 0's x on every rank, by way of a file that is gone afterwards."""
     if rank == 0:
         torch.save(x, path)
     loaded = torch.load(path)
@@ -91,7 +93,6 @@ def broken_save_then_load(x, path):
     needs_messages=False,
     least=Least(rounds=lambda n: 2),  # the readers wait for the writer, then the writer for the readers
     given="import os",
-    specimen=broken_save_then_load,
     harness=run_save_then_load,
 )
 def save_then_load(x, path):
@@ -137,9 +138,12 @@ def _stop_watches(n: int) -> list[Case]:
     ]
 
 
-# A clock that only the work and the barriers move on: 2 to 8 s in each call of the work, much more while the rank warms
-# up, and the wait for the late ones where no barrier was called before.
 def run_bench_by_hand(bench_by_hand, seconds):
+    """Give a clock that only the work and the barriers move on, and collect the time.
+
+    It moves by 2 to 8 s in each call of the work, by much more while the rank warms up, and by the wait for the
+    late ranks where no barrier was called before.
+    """
     seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
     real = dist.barrier
 
@@ -197,10 +201,13 @@ def bench_by_hand(work, clock, repeat):
     return slowest.quantile(0.5).item()
 
 
-# Only rank 0 is told where to write. Who sends x instead of the path never loads; who sends the path first, is told,
-# unless by a second call, which is one too many, the others may wait for the file.
 @in_a_folder
 def run_tell_when_saved(tell_when_saved, x, folder):
+    """Tell rank 0 alone where to write, make its save slow, and collect what was loaded.
+
+    A function that sends x instead of the path never loads. One that sends the path before the file is written is
+    told, unless the others may be waiting for a second call, which is one too many.
+    """
     save, load, loads, early = torch.save, torch.load, [], []
 
     def slow_save(obj, file, *args, **kwargs):
@@ -254,8 +261,12 @@ def tell_when_saved(x, path):
     return torch.load(box[0])
 
 
-# Whether the work began before the others had come, nobody left before all had, and nobody waited for another's work.
 def run_work_meanwhile(work_meanwhile, late, busy):
+    """Come late, or have a lot of work, and collect the work's result.
+
+    The work has to begin before the others have come; no rank may leave before all have, or wait for another's
+    work.
+    """
     began = []
 
     def work():
@@ -312,8 +323,11 @@ def work_meanwhile(work):
     return result
 
 
-# The stamps cross while the recorder is paused: it must not take them for the learner's.
 def run_barrier_by_hand(barrier_by_hand, late):
+    """Come late, and see that no rank leaves before all have come.
+
+    The times are exchanged while the recorder is paused: it must not take them for the learner's messages.
+    """
     time.sleep(late)
     came = time.perf_counter()
     barrier_by_hand()

@@ -23,14 +23,15 @@ by_memory = partial(exercise, forbids=("collectives", "send"))  # the ranks talk
 
 
 def opened(size):
+    """Open a room of slots of so many bytes."""
     from workbook.tools.rank.shared import open_room
 
     with recorder.paused():
         return open_room(size)
 
 
-# A different rank comes late to each meeting. Who leaves before it has come, is seen: rank r counts in slot r.
 def run_meet(meet, *late):
+    """Let another rank come late to each meeting: one that leaves before it is seen. Rank r counts in slot r."""
     room = opened(64)
     came = [slot.view(torch.int64) for slot in room.slots]
     for k, who in enumerate(map(int, late), 1):
@@ -212,6 +213,7 @@ def shared_all_reduce(x, room):
 
 
 def run_meet_in_time(meet_in_time, x):
+    """Let a rank stay away from the second meeting, and collect whom the others' time-out names."""
     room, missing, said = opened(64), int(x), "nobody"
     try:
         time.sleep(0.05 * (rank == 0))

@@ -87,7 +87,6 @@ def _sampled(n: int) -> list[Case]:
 
 
 def broken_in_sample_order(mine, rows):
-    """Return the predictions of all rows in their order, on every rank."""
     parts = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(parts, mine)
     return torch.cat(parts)
@@ -102,7 +101,6 @@ def broken_in_sample_order(mine, rows):
     tolerance=0.0,
     least=Least(rounds=lambda n: 1),
     picture=lambda: _dealt(np.arange(7), 3),
-    specimen=broken_in_sample_order,
 )
 def in_sample_order(mine, rows):
     """Return the predictions of all rows in their order, on every rank.
@@ -157,7 +155,6 @@ def softmax_cases(n: int) -> list[Case]:
 
 
 def broken_distributed_softmax(x):
-    """Return this rank's part of the softmax over all ranks' x."""
     powers = x.exp()
     total = powers.sum()
     dist.all_reduce(total)
@@ -173,7 +170,6 @@ def broken_distributed_softmax(x):
     budget=A_FEW,
     tolerance=1e-4,  # by way of logarithms a few digits are lost
     least=Least(rounds=lambda n: 1),  # everyone's maximum, and the sum that goes with it
-    specimen=broken_distributed_softmax,
 )
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x.
@@ -291,7 +287,6 @@ def _batches(n: int) -> list[Case]:
 
 
 def broken_sync_batch_norm(x, weight, bias):
-    """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias."""
     with torch.no_grad():
         stats = torch.cat([x.sum(0), x.new_tensor([len(x)])])
         dist.all_reduce(stats)
@@ -311,7 +306,6 @@ def broken_sync_batch_norm(x, weight, bias):
     gradients=True,
     tolerance=2e-4,
     least=Least(rounds=lambda n: 1),  # counts, means and spreads, merged as variances are
-    specimen=broken_sync_batch_norm,
 )
 def sync_batch_norm(x, weight, bias):
     """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias.

@@ -104,7 +104,6 @@ def run_save_whole(fn, x, folder):
 
 
 def broken_save_whole(state, path):
-    """Let rank 0 save the state under path, and all ranks wait until it is there."""
     if rank == 0:
         torch.save(state, path)
     dist.barrier()
@@ -123,7 +122,6 @@ def broken_save_whole(state, path):
     needs_messages=False,
     least=Least(rounds=lambda n: 1),
     given="import os",
-    specimen=broken_save_whole,
     harness=run_save_whole,
 )
 def save_whole(state, path):
@@ -175,6 +173,7 @@ def _shares(n: int) -> list[Case]:
 
 
 def run_average_by_rows(fn, grads, rows):
+    """Give a model its gradients, or none on a rank without rows, and collect those that are left."""
     everyone = [(theirs, many) for theirs, many in everyones((grads, rows)) if many]
     total = sum(many for _, many in everyone)
 
@@ -256,7 +255,6 @@ def _pairs(n: int) -> list[Case]:
 
 
 def broken_contrast(a, b):
-    """Return the mean loss of this rank's rows, among all ranks' partners."""
     everyone = [torch.empty_like(b) for _ in range(world_size)]
     dist.all_gather(everyone, b.detach())
     everyone[rank] = b  # so that my own rows keep their gradient
@@ -271,7 +269,6 @@ def broken_contrast(a, b):
     difficulty=2,
     gradients=True,
     tolerance=1e-5,
-    specimen=broken_contrast,
 )
 def contrast(a, b):
     """Return the mean loss of this rank's rows, among all ranks' partners.
@@ -346,6 +343,7 @@ def _with_errors(n: int) -> list[Case]:
 
 
 def run_compressed_average(fn, grad, error):
+    """Look at the dtypes that travel, name mistakes in what is kept, and collect the mean and the error."""
     before = error.clone()
     sent = (grad + error).bfloat16().float()
     lost, beside = grad + error - sent, grad - sent

@@ -100,7 +100,6 @@ def _cause(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_name_the_cause(rows, compute, send, rest):
-    """Return [rank, cause] of what loses the most time."""
     mine = torch.stack([rows, compute, send, rest]).median(1).values
     everyone = [torch.empty_like(mine) for _ in range(world_size)]
     dist.all_gather(everyone, mine)
@@ -127,7 +126,6 @@ def broken_name_the_cause(rows, compute, send, rest):
     picture=lambda: _run(3, "shards", 2, steps=2).xs,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    specimen=broken_name_the_cause,
 )
 def name_the_cause(rows, compute, send, rest):
     """Return [rank, cause] of what loses the most time.

@@ -25,8 +25,11 @@ def _speeds(n: int) -> list[Case]:
     return [Case([(s,) for s in seconds], about, {"rows": rows}) for about, (rows, seconds) in cases.items()]
 
 
-# Row i of the batch has the gradient [i, i * i]. What each rank computes is collected while the recorder is paused.
 def run_balanced_gradient(fn, seconds, rows):
+    """Give gradients of rows, of which number i has [i, i * i], and hold the ranks' shares against their pace.
+
+    What each rank computes is collected while the recorder is paused.
+    """
     asked = []
 
     def gradient(first, last):
@@ -122,6 +125,7 @@ def _rounds(n: int) -> list[Case]:
 
 
 def run_diloco_round(fn, goal, rounds, steps, lr, momentum):
+    """Train a model of two parameters for some rounds, and collect its weights and the anchor."""
     from workbook.on_ranks import AdamW
 
     model = torch.nn.ParameterList([torch.nn.Parameter(torch.zeros_like(part)) for part in (goal[:1], goal[1:])])

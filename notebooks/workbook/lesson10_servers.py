@@ -40,7 +40,6 @@ def _bounds(n: int) -> list[Case]:
     ]
 
 
-# As SERVED, and rank 0's own calls are watched: whom it lets go how far ahead, and whom it keeps waiting for nothing.
 def run_bounded_sgd(fn, x, turns, updates, bound, **options):
     """Watch rank 0's own calls, too: whom it lets go how far ahead, and whom it keeps waiting for nothing."""
     from torch.distributed import distributed_c10d
@@ -224,6 +223,7 @@ SLIPS = {
 
 
 def run_backup_sgd(fn, x, turns, **options):
+    """Run the server in turns that are known, and name the mistake that rank 0's weights come from."""
     goals = [goal.cpu().numpy() for goal in everyones(x)]
     out = run_server(fn, x, turns, more=TOO_MANY, **options)
     if rank == 0:

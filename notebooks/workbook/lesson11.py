@@ -70,6 +70,10 @@ def _targets(n: int) -> list[Case]:
 
 
 def run_zero1_step(zero1_step, *targets):
+    """Train some steps with an Adam of our own, and collect the shard, its gradient and the parameters.
+
+    The first optimizer of torch.optim imports torch's compiler, for seconds.
+    """
     from workbook.on_ranks import Adam
 
     goal = sum(torch.cat([t.flatten() for t in theirs]) for theirs in everyones(targets)) / world_size
@@ -178,6 +182,7 @@ def _three_layers(n: int) -> list[Case]:
 
 
 def run_shed_gradients(shed_gradients, layers):
+    """Go back through three layers twice, count the gradients alive at once, and collect those of the shards."""
     theirs = [[torch.cat([t.flatten() for t in targets]) for targets in each] for each in everyones(layers)]
     goals = [sum(same) / world_size for same in zip(*theirs)]
     models, shards = [], []
@@ -295,6 +300,7 @@ def _buffers(n: int) -> list[Case]:
 
 
 def run_my_shard(my_shard, flat, members=None):
+    """Ask for the part of this rank in a group, which must not be a view, and name a wrong part."""
     group = () if members is None else (dist.new_group(members),)
     members = list(range(world_size)) if members is None else members
     if rank not in members:

@@ -56,6 +56,7 @@ def _one_layer(n: int) -> list[Case]:
 
 
 def run_zero3_layer(zero3_layer, whole, x, slope):
+    """Go through a layer and back, see its whole weights go after each pass, and collect the gradients."""
     held = []
 
     def compute(weights, x):
@@ -184,6 +185,7 @@ def _three(n: int) -> list[Case]:
 
 
 def run_sharded_pass(sharded_pass, whole, x, slope):
+    """Give layers that see whose weights they get and which others are in memory; collect the gradients."""
     held, wrong = {}, []
 
     class Layer:

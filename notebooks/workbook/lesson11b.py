@@ -37,7 +37,7 @@ def _chains(n: int) -> list[Case]:
 
 
 class Arriving:
-    """A gather whose numbers are in the weights once somebody has waited, and not before.
+    """A gather whose numbers are in the weights once `wait` was called, and not before.
 
     Gloo writes into buffers of its own, which `wait` copies. These are kept, and when the learner's weights go, nobody
     but the learner's function decides.
@@ -55,6 +55,7 @@ class Arriving:
 
 
 def run_forward_ahead(forward_ahead, whole, x):
+    """Give a gather whose numbers come with its `wait`, and see which are under way while a layer computes."""
     works, rooms, wrong, arriving = [], [], [], [torch.empty_like(w) for w in whole]
 
     def hold(true, says):
@@ -168,6 +169,7 @@ def _meshes(n: int) -> list[Case]:
 
 
 def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
+    """Give the groups of a mesh, and name the mistake that a wrong shard of the gradient comes from."""
     everyone = everyones(gradient)
     groups = [my_group(rows) for rows in grid(world_size, per_group, columns)]
     mine = hsdp_gradient(gradient, *groups)
@@ -257,6 +259,7 @@ def _shards(n: int) -> list[Case]:
 
 
 def run_clip_shards(clip_shards, gradients, most):
+    """Give shards with gradients, name what a wrong norm comes from, and collect the norm and the gradients."""
     squares = everyones(float(sum((g.double() ** 2).sum() for g in gradients)))
     norms, whole = [s**0.5 for s in squares], sum(squares) ** 0.5
     shards = list(with_gradients(*gradients))
@@ -278,7 +281,6 @@ def run_clip_shards(clip_shards, gradients, most):
 
 
 def broken_clip_shards(shards, most):
-    """Scale the gradients of all ranks' shards so that their norm is at most this; return the norm before."""
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for shard in shards:
         squares += (shard.grad.double() ** 2).sum()
@@ -297,7 +299,6 @@ def broken_clip_shards(shards, most):
     tolerance=1e-4,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    specimen=broken_clip_shards,
     harness=run_clip_shards,
 )
 def clip_shards(shards, most):

@@ -156,7 +156,6 @@ def _wholes(n: int) -> list[Case]:
     ]
 
 
-# What the learner's function has called so far, and in words what is wrong with a call in the wrong direction.
 def called(since=0):
     """Return the names of the collectives that were called, those of backward passes among them."""
     return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
@@ -230,7 +229,6 @@ def run_column_backward(fn, x, weight, bias, slope):
 
 
 def broken_column_backward(dy, x, weight):
-    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs."""
     dx = dy @ weight
     piece = dx.chunk(world_size, dim=1)[rank].contiguous()
     pieces = [torch.empty_like(piece) for _ in range(world_size)]
@@ -245,7 +243,6 @@ def broken_column_backward(dy, x, weight):
     difficulty=2,
     inputs=_wholes,
     **ONE_ALL_REDUCE,
-    specimen=broken_column_backward,
     harness=run_column_backward,
 )
 def column_backward(dy, x, weight):

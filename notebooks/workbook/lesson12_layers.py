@@ -52,9 +52,8 @@ def _mlps(n: int) -> list[Case]:
     ]
 
 
-# What is said where every rank has added the bias before the sum; `once` is the right result.
 def one_bias(y, once, bias):
-    """Raise an AssertionError where every rank has added the bias."""
+    """Raise an AssertionError where every rank has added the bias before the sum; `once` is the right result."""
     often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
     assert not often, (
         f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "

@@ -114,8 +114,6 @@ def _micro_batches(n: int) -> list[Case]:
     ]
 
 
-# Stages in the order of the ranks or in the opposite one. Mistakes: a message that goes or comes past `stage`, one that
-# is sent in another way than by `send`, and one that nobody waits for.
 def placed(weight, turned=False):
     """Make this rank's stage, in the order of the ranks or in the opposite one."""
     from workbook.on_ranks import Small
@@ -128,7 +126,11 @@ def placed(weight, turned=False):
 
 @contextmanager
 def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> Iterator[Any]:
-    """Yield a `send` for a call of the function, and hold what it receives and sends to the stage's neighbours."""
+    """Yield a `send` for a call of the function, and hold what it receives and sends to the stage's neighbours.
+
+    Mistakes are a message that goes or comes past `stage`, one that is sent in another way than by `send`, and one that
+    is not waited for.
+    """
     real, sent, began = dist.recv, [], len(Log.of(recorder.records()).ops)
 
     def right_peer(does: str, peer: int | None, name: str) -> None:

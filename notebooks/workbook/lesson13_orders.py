@@ -34,7 +34,6 @@ def _orders(n: int) -> list[Case]:
     ]
 
 
-# Runs a learner's order on the ranks, as the repaired executor does; then plays the orders of all ranks.
 def first_half(stage, kept, send):
     """Do the first half of a backward pass: the gradient that the stage before waits for."""
     (x, y), dy = kept, None
@@ -188,7 +187,6 @@ def run_run_ops(run_ops, weight, inputs, targets):
 
 
 def broken_run_ops(ops, run):
-    """Run my operations in their order: run(op, send) receives, computes and sends."""
     for op in ops:
         run(op, dist.send)
 
@@ -203,7 +201,6 @@ def broken_run_ops(ops, run):
         Case(batches(n, 10, 1), "one micro-batch"),
         Case(batches(n, 11, 2 * n, 2, 3, "float64"), f"1F1B, {2 * n} micro-batches, float64"),
     ],
-    specimen=broken_run_ops,
     harness=run_run_ops,
 )
 def run_ops(ops, run):

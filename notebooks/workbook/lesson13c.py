@@ -110,7 +110,6 @@ def name_lost_gradients(x, give, take):
 
 
 def broken_exchange_tokens(x, give, take):
-    """Return the rows that the ranks send to this one; gradients flow back."""
     got = x.new_empty(sum(take), *x.shape[1:])
     dist.all_to_all_single(got, x.detach(), take, give)
     return got
@@ -124,7 +123,6 @@ def broken_exchange_tokens(x, give, take):
     inputs=_rows,
     gradients=True,
     **both_passes(2, rounds=1),
-    specimen=broken_exchange_tokens,
     setup=name_lost_gradients,
 )
 def exchange_tokens(x, give, take):
@@ -160,7 +158,6 @@ def exchange_tokens(x, give, take):
     return Exchange.apply(x)
 
 
-# On the ranks: an expert, tokens' exchange with a gradient, a plan, and all experts in one process.
 def weight_of(expert: int) -> np.ndarray:
     """Make the weights of an expert."""
     return np.cos(np.arange(WIDE * WIDE) + 2.0 * expert).reshape(WIDE, WIDE)

@@ -39,7 +39,6 @@ def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
 
 
 def broken_attend_gathered(q, k, v):
-    """Return what this rank's queries see of all positions up to their own."""
     k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
@@ -57,7 +56,6 @@ def broken_attend_gathered(q, k, v):
     gradients=True,
     tolerance=1e-6,
     counts_memory=False,
-    specimen=broken_attend_gathered,
 )
 def attend_gathered(q, k, v):
     """Return what this rank's queries see of all positions up to their own.
@@ -224,12 +222,13 @@ def _blocks(n: int) -> list[Case]:
     ]
 
 
-# On the ranks: everyone's blocks, the causal mask between two ranks' positions, and a function that folds one in.
 def block_of(r, shape):
+    """Return the keys and values of a rank, as a tensor."""
     return torch.from_numpy(block(r, tuple(shape))).to(device)
 
 
 def scores_of(q, k, theirs):
+    """Return the scores of this rank's queries for another rank's keys, masked causally."""
     length = q.shape[1]
     here = rank * length + torch.arange(length, device=device)
     there = theirs * length + torch.arange(length, device=device)
@@ -238,6 +237,7 @@ def scores_of(q, k, theirs):
 
 
 def known(kv, theirs, said, seen):
+    """Raise an AssertionError unless the block is whole, of the rank that is said, and there for the first time."""
     assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
     assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is none."
     whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
@@ -248,6 +248,7 @@ def known(kv, theirs, said, seen):
 
 
 def run_ring_attention(ring_attention, q, kv):
+    """Give a `fold` that knows all ranks' blocks, and collect the attention that the state holds."""
     seen = []
 
     def fold(state, q, kv, theirs):

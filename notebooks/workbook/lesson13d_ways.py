@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 def run_swap_heads(swap_heads, q, k, v):
+    """Give an `attend` that sees whether it gets all positions of some heads, and collect this rank's rows."""
     heads, length, size = q.shape
     calls = []
 
@@ -101,6 +102,7 @@ def _sloped(n: int) -> list[Case]:
 
 
 def run_ring_backward(ring_backward, q, kv, slope):
+    """Give a `fold_back` that knows all ranks' blocks, and collect the two gradients."""
     seen = []
     blocks = [block_of(r, kv.shape) for r in range(world_size)]
     scores = torch.cat([scores_of(q, k, r) for r, (k, _) in enumerate(blocks)], -1)

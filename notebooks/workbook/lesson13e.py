@@ -46,9 +46,13 @@ def _models(n: int) -> list[Case]:
     ]
 
 
-# The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
 @in_a_folder
 def run_load_for_all(load_for_all, params, buffers, folder):
+    """Save a model, see which rank reads the file, and collect what the ranks' models hold.
+
+    The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
+    """
+
     def built(change):
         model = torch.nn.Module()
         model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
@@ -81,7 +85,6 @@ def run_load_for_all(load_for_all, params, buffers, folder):
 
 
 def broken_load_for_all(model, path):
-    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model."""
     if rank == 0:
         model.load_state_dict(torch.load(path))
     for param in model.parameters():
@@ -94,7 +97,6 @@ def broken_load_for_all(model, path):
     minutes=6,
     inputs=_models,
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1),
-    specimen=broken_load_for_all,
     harness=run_load_for_all,
 )
 def load_for_all(model, path):
@@ -196,6 +198,7 @@ def _checkpoints(n: int) -> list[Case]:
 
 
 def run_load_slices(load_slices, tensors, plan, teams):
+    """Give a `read` that counts, and collect the slices: no more may be read than is kept."""
     group, got = my_group(teams), []
 
     def read(name, dim=0, start=0, end=None):

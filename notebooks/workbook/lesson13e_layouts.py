@@ -44,8 +44,8 @@ def _whole_models(n: int) -> list[Case]:
     return [case(n, 10, "a layer a stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
 
 
-# The checkpoint counts what is read from it, and a stage begins with numbers of its own, as every model does.
 def run_load_stage(load_stage, whole, layers):
+    """Give a stage with numbers of its own and a checkpoint that counts what is read; collect the stage."""
     asked = []
 
     class Checkpoint(Mapping):
@@ -89,7 +89,6 @@ def run_load_stage(load_stage, whole, layers):
 
 
 def broken_load_stage(stage, whole, layers, part_of):
-    """Fill this rank's stage of the pipeline from the checkpoint of the whole model."""
     layers_per_rank = layers // world_size
     mine = {}
     for layer in range(rank * layers_per_rank, (rank + 1) * layers_per_rank):
@@ -104,7 +103,6 @@ def broken_load_stage(stage, whole, layers, part_of):
     _stages,
     difficulty=2,
     inputs=_whole_models,
-    specimen=broken_load_stage,
     harness=run_load_stage,
 )
 def load_stage(stage, whole, layers, part_of):
@@ -158,6 +156,7 @@ def _on_one_rank(n: int) -> list[Case]:
 
 
 def run_hand_out(hand_out, tensors):
+    """Give rank 0 the tensors one by one, see that each goes before the next comes, and collect the parts."""
     names, held, faults = list(tensors), [], []
 
     def pieces():

@@ -37,8 +37,9 @@ def _in_a_file(n: int) -> list[Case]:
     ]
 
 
-# A file of which every byte that is read is counted.
 def run_read_part(read_part, whole, dim, parts):
+    """Give a file of which every byte that is read is counted, and name what a wrong part comes from."""
+
     class Counting(io.BytesIO):
         got = 0
 
@@ -161,6 +162,7 @@ def _reshardings(n: int) -> list[Case]:
 
 
 def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
+    """Put the pieces together, each of which has to fit and to be there once, and collect the whole."""
     pieces = list(pieces_for_me(boxes[rank], chunks))
     room = torch.full(boxes[rank][1], float("nan"), device=device)
     for chunk, there, here, size in pieces:
@@ -250,9 +252,8 @@ def _meshes(n: int) -> list[Case]:
     ]
 
 
-def run_mine_to_write(mine_to_write, held):
-    """Ask which pieces the function would write, and name a wrong way to deal them out."""
-    mine = mine_to_write(held)
+def as_dealt(mine, held):
+    """Return the pieces, unless they are dealt out in a wrong way that is known."""
     slips = {
         "gives every piece to its first holder": dealt(held, lambda piece: 0)[rank],
         "counts the pieces that a rank has to write, and not their bytes": dealt(held, lambda piece: 1)[rank],
@@ -273,7 +274,7 @@ def run_mine_to_write(mine_to_write, held):
     difficulty=2,
     inputs=_meshes,
     forbids=("collectives",),
-    harness=run_mine_to_write,
+    collect=as_dealt,
 )
 def mine_to_write(held):
     """Return the pieces (name, row, bytes) that this rank writes, so that each is written once.

@@ -122,6 +122,7 @@ def _stacks(n: int) -> list[Case]:
 
 
 def run_restack(restack, whole, stacked, old, new):
+    """Give a `read` of the old shards that counts rows, and collect the new shard."""
     size = len(whole) // stacked
     shards = [torch.cat([matrix[slice(*part_of(size, old, r))] for matrix in whole.split(size)]) for r in range(old)]
     got = []

@@ -31,7 +31,6 @@ def _steps(n: int) -> list[Case]:
 
 
 def broken_train_and_validate(gradients, held_out):
-    """Return the summed gradients of each step, and rank 0's scores."""
     sums, scores = [], []
     for gradient in gradients:
         total = gradient.clone()
@@ -44,7 +43,7 @@ def broken_train_and_validate(gradients, held_out):
     return torch.stack(sums), torch.stack(scores)
 
 
-@exercise("Rank 0 validates", _validated, minutes=5, inputs=_steps, specimen=broken_train_and_validate)
+@exercise("Rank 0 validates", _validated, minutes=5, inputs=_steps)
 def train_and_validate(gradients, held_out):
     """Return the summed gradients of each step, and rank 0's scores.
 
@@ -86,7 +85,6 @@ def _curves(n: int) -> list[Case]:
 
 
 def broken_train_until_worse(losses):
-    """Return the mean losses of all steps before the first one that is worse."""
     history, before = [], torch.inf
     for loss in losses:
         if loss > before:
@@ -98,7 +96,7 @@ def broken_train_until_worse(losses):
     return torch.stack(history)
 
 
-@exercise("Stop when it gets worse", _until_worse, minutes=5, inputs=_curves, specimen=broken_train_until_worse)
+@exercise("Stop when it gets worse", _until_worse, minutes=5, inputs=_curves)
 def train_until_worse(losses):
     """Return the mean losses of all steps before the first one that is worse.
 
@@ -124,7 +122,6 @@ def train_until_worse(losses):
 
 
 def broken_mean_loss(losses):
-    """Return the mean loss of all rows of all ranks."""
     total = losses.clone()
     dist.all_reduce(total)
     return total.mean() / world_size
@@ -145,7 +142,6 @@ def broken_mean_loss(losses):
     ],
     tolerance=1e-5,
     promises=(Calls(1),),
-    specimen=broken_mean_loss,
 )
 def mean_loss(losses):
     """Return the mean loss of all rows of all ranks.
@@ -173,7 +169,6 @@ def _mixed(n: int) -> list[Case]:
 
 
 def broken_sum_in_float32(x):
-    """Return everyone's sum."""
     total = x.clone()
     dist.all_reduce(total)
     return total
@@ -185,7 +180,6 @@ def broken_sum_in_float32(x):
     minutes=3,
     inputs=_mixed,
     keeps_input=True,
-    specimen=broken_sum_in_float32,
 )
 def sum_in_float32(x):
     """Return everyone's sum.
@@ -203,7 +197,6 @@ def sum_in_float32(x):
 
 
 def broken_log_sums(loss, rows):
-    """Return the sums of loss and of rows over all ranks."""
     loss, rows = loss.clone(), rows.clone()
     if rank == 0:
         dist.all_reduce(rows)  # the log wants it first
@@ -224,7 +217,6 @@ def broken_log_sums(loss, rows):
     ],
     keeps_input=True,
     promises=(Calls(2),),
-    specimen=broken_log_sums,
 )
 def log_sums(loss, rows):
     """Return the sums of loss and of rows over all ranks.
@@ -249,7 +241,6 @@ def _by_rank_0(xs: Sequence[Any]) -> list[Any]:
 
 
 def broken_reduce_as_set(x, maximum):
-    """Return everyone's maximum, or everyone's sum."""
     total = x.clone()
     if maximum.item():
         dist.all_reduce(total, op=dist.ReduceOp.MAX)
@@ -273,7 +264,6 @@ def broken_reduce_as_set(x, maximum):
     ],
     keeps_input=True,
     promises=(Calls(2),),
-    specimen=broken_reduce_as_set,
 )
 def reduce_as_set(x, maximum):
     """Return everyone's maximum, or everyone's sum.

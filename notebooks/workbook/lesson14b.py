@@ -36,7 +36,6 @@ def _bad(n: int) -> list[Case]:
 
 
 def broken_step_or_skip(gradient):
-    """Return everyone's sum, or zeros where a rank has a bad batch."""
     if not gradient.isfinite().all():
         raise ValueError("a bad batch")
     total = gradient.clone()
@@ -44,7 +43,7 @@ def broken_step_or_skip(gradient):
     return total
 
 
-@exercise("One bad batch", _or_skip, minutes=5, inputs=_bad, promises=(Calls(2),), specimen=broken_step_or_skip)
+@exercise("One bad batch", _or_skip, minutes=5, inputs=_bad, promises=(Calls(2),))
 def step_or_skip(gradient):
     """Return everyone's sum, or zeros where a rank has a bad batch.
 
@@ -68,7 +67,6 @@ def step_or_skip(gradient):
 
 
 def broken_from_the_second(x):
-    """Return the x of the team's second member; on rank 0, its own."""
     team = dist.new_group(range(1, world_size))
     got = x.clone()
     if rank > 0:
@@ -83,7 +81,6 @@ def broken_from_the_second(x):
     ranks=(3, 4),
     keeps_input=True,
     promises=(SameGroups(),),
-    specimen=broken_from_the_second,
 )
 def from_the_second(x):
     """Return the x of the team's second member; on rank 0, its own.
@@ -103,7 +100,6 @@ def from_the_second(x):
 
 
 def broken_count_hits(hits):
-    """Return how many hits there are on all ranks."""
     if len(hits):
         count = hits.sum(dtype=torch.int32)
     else:
@@ -125,7 +121,6 @@ def broken_count_hits(hits):
         )
     ],
     promises=(Calls(1),),
-    specimen=broken_count_hits,
 )
 def count_hits(hits):
     """Return how many hits there are on all ranks.
@@ -143,7 +138,6 @@ def count_hits(hits):
 
 
 def broken_gather_features(x):
-    """Return the x of all ranks, one after the other."""
     everyone = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(everyone, x)
     return torch.cat(everyone)
@@ -161,7 +155,6 @@ def broken_gather_features(x):
     ],
     gradients="one",
     promises=(Calls(1),),
-    specimen=broken_gather_features,
 )
 def gather_features(x):
     """Return the x of all ranks, one after the other.
@@ -184,7 +177,6 @@ def gather_features(x):
 
 
 def broken_mean_in_background(x):
-    """Return the mean over all ranks."""
     total = x.clone()
     work = dist.all_reduce(total, async_op=True)
     mean = total / world_size
@@ -203,7 +195,6 @@ def broken_mean_in_background(x):
     ],
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_mean_in_background,
 )
 def mean_in_background(x):
     """Return the mean over all ranks.
@@ -222,7 +213,6 @@ def mean_in_background(x):
 
 
 def broken_sums_in_two_groups(gradient, activation):
-    """Return the sums of gradient and of activation."""
     data, model = dist.new_group(), dist.new_group()
     first, second = gradient.clone(), activation.clone()
     if rank == 0:
@@ -243,7 +233,6 @@ def broken_sums_in_two_groups(gradient, activation):
         for a, b, about in ((2, 2, ""), (1, 5, "different lengths"), (40, 40, "40 numbers each"))
     ],
     keeps_input=True,
-    specimen=broken_sums_in_two_groups,
 )
 def sums_in_two_groups(gradient, activation):
     """Return the sums of gradient and of activation.

@@ -34,7 +34,6 @@ def _gradients(n: int) -> list[Case]:
 
 
 def broken_exam_clip(gradient, limit):
-    """Return the mean gradient of all ranks, clipped to the norm limit."""
     scale = torch.clamp(limit / gradient.norm(), max=1.0)
     mean = gradient.clone()
     dist.all_reduce(mean)
@@ -50,7 +49,6 @@ def broken_exam_clip(gradient, limit):
     inputs=_gradients,
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_clip,
 )
 def exam_clip(gradient, limit):
     """Return the mean gradient of all ranks, clipped to the norm limit.
@@ -70,7 +68,6 @@ def exam_clip(gradient, limit):
 
 
 def broken_exam_edges(x):
-    """Return the strip between its two neighbours' edges."""
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
     before, after = torch.empty_like(x[:1]), torch.empty_like(x[:1])
     sent = [
@@ -98,7 +95,6 @@ def broken_exam_edges(x):
     ranks=(4, 2, 3),
     keeps_input=True,
     promises=(Messages(2),),
-    specimen=broken_exam_edges,
 )
 def exam_edges(x):
     """Return the strip between its two neighbours' edges.
@@ -128,7 +124,6 @@ def exam_edges(x):
 
 
 def broken_exam_load(stored):
-    """Return the transpose of rank 0's matrix."""
     if rank == 0:
         weight = stored.clone().t()
     else:
@@ -153,7 +148,6 @@ def broken_exam_load(stored):
     ],
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_load,
 )
 def exam_load(stored):
     """Return the transpose of rank 0's matrix.
@@ -192,7 +186,6 @@ def _hits(n: int) -> list[Case]:
 
 
 def broken_exam_accuracy(hits, rows):
-    """Return the accuracy over the rows of the test set."""
     accuracy = hits.mean()
     dist.all_reduce(accuracy)
     return accuracy / world_size
@@ -206,7 +199,6 @@ def broken_exam_accuracy(hits, rows):
     inputs=_hits,
     tolerance=1e-5,
     promises=(Calls(1),),
-    specimen=broken_exam_accuracy,
 )
 def exam_accuracy(hits, rows):
     """Return the accuracy over the rows of the test set.
@@ -227,7 +219,6 @@ def exam_accuracy(hits, rows):
 
 
 def broken_exam_deal(x):
-    """Return this rank's rows of rank 0's x."""
     each = -(-len(x) // world_size)  # rounded up
     mine = x.new_empty(each)
     parts = list(x.chunk(world_size)) if rank == 0 else None
@@ -248,7 +239,6 @@ def broken_exam_deal(x):
     ranks=(4, 3),
     keeps_input=True,
     promises=(Calls(1),),
-    specimen=broken_exam_deal,
 )
 def exam_deal(x):
     """Return this rank's rows of rank 0's x.

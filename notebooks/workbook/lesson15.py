@@ -14,18 +14,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, dist, everyones, rank, recorder, torch, world_size
 
 
-def out_of_hosts(order: Sequence[int], home: Sequence[int], nbytes: float) -> list[float]:
-    """Count the bytes that leave each host in a ring all-reduce of `nbytes` bytes a rank, in this order of ranks.
-
-    >>> out_of_hosts([0, 1, 2, 3], [0, 0, 1, 1], 100), out_of_hosts([0, 2, 1, 3], [0, 0, 1, 1], 100)
-    ([150.0, 150.0], [300.0, 300.0])
-    """
-    n = len(order)
-    each = 2 * (n - 1) / n * nbytes
-    ends = [(home[a], home[b]) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
-    return [each * sum(a == h != b for a, b in ends) for h in range(max(home) + 1)]
-
-
 OUT_SLIPS = {
     "forgets the way from the last rank to the first": ("in enumerate(order):", "in enumerate(order[:-1]):"),
     "counts a reduce-scatter only": ("2 * (n - 1) * nbytes / n", "(n - 1) * nbytes / n"),
@@ -47,7 +35,7 @@ OUT_SLIPS = {
 
 @exercise(
     "What a ring sends out of each host",
-    lambda xs: [out_of_hosts(*x) for x in xs],
+    lambda xs: [bytes_out_of_hosts(*x) for x in xs],
     minutes=8,
     difficulty=2,
     inputs=lambda n: [
@@ -151,12 +139,14 @@ def sends_out(reduces, x, hosts, across, share, who=""):
 
 
 def run_leaders_all_reduce(reduces, x, hosts):
+    """Give the groups of a host and of the leaders, and watch what this rank sends to other hosts."""
     hosts = [sorted(ranks) for ranks in hosts]
     leads = any(rank == ranks[0] for ranks in hosts)
     return sends_out(reduces, x, hosts, [[ranks[0] for ranks in hosts]], leads, "" if leads else ", no leader,")
 
 
 def run_rails_all_reduce(reduces, x, hosts):
+    """Give the groups of a host and of a rail, and watch what this rank sends to other hosts."""
     hosts = [sorted(ranks) for ranks in hosts]
     return sends_out(reduces, x, hosts, [list(slot) for slot in zip(*hosts)], 1 / len(hosts[0]))
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _stepped(xs: Sequence[Any], lr: float = 0.5, passes: int = 1) -> list[Any]:
-    """The weights after the step, and the gradients that it leaves."""
+    """Return the weights after the step, and the gradients that it leaves."""
     n, kinds = len(xs), len(xs[0])
     means = [sum(x[i] for x in xs if not isinstance(x[i], str)) / n for i in range(kinds)]
     sizes = [next(len(x[i]) for x in xs if not isinstance(x[i], str)) for i in range(kinds)]
@@ -38,6 +38,7 @@ def _gradients(n: int) -> list[Case]:
 
 
 def run_horovod_step(horovod_step, *gradients, lr, passes):
+    """Give parameters, some without a gradient, and name the mistake that weights and gradients come from."""
     everyone, made = everyones(list(gradients)), []
     for g in gradients:
         size = int(g) if isinstance(g, str) else len(g)
@@ -216,6 +217,7 @@ def _buffers(n: int) -> list[Case]:
 
 
 def run_nccl_reduce_scatter(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, inplace):
+    """Give buffers, apart or in place, and see that nothing changes in them but what should."""
     total = sum(everyones(sendbuff))[: world_size * recvcount]
     sendbuff, recvbuff = sendbuff.clone(), recvbuff.clone()
     if inplace:
@@ -314,6 +316,7 @@ def _uneven(n: int) -> list[Case]:
 
 
 def run_allgatherv(allgatherv, mine, everything, counts, displs):
+    """Give a buffer with gaps, and name the mistake that a wrong one comes from."""
     parts, had, everything = everyones(mine), everything, everything.clone()
     allgatherv(mine, everything, counts, displs)
 

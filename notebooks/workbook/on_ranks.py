@@ -36,6 +36,8 @@ class Small(torch.nn.Module):
 
 
 class Products(TorchDispatchMode):
+    """A count of the products of matrices that are computed inside it."""
+
     count = 0
 
     @classmethod

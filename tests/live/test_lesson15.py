@@ -10,7 +10,7 @@ import pytest
 import labkit
 from labkit.content import exercises
 from tests.live.lesson_cells import code
-from workbook.lesson15 import out_of_hosts
+from workbook.lesson15 import bytes_out_of_hosts
 from workbook.tools import schedules
 
 S = 4 * 2**20
@@ -148,7 +148,7 @@ def ways(lab):
 
 def test_a_ring_sends_across_what_its_order_makes_it_send(ways):
     for order in itertools.permutations(range(1, 4)):
-        there, back = out_of_hosts([0, *order], HOME, 1)
+        there, back = bytes_out_of_hosts([0, *order], HOME, 1)
         assert near(ways.wire(f"ring_in_order(x.clone(), [0, *{order}])").across(HOSTS), (there, back))
 
 
@@ -174,7 +174,7 @@ def test_the_schedules_of_theory_cross_as_often_as_the_exercise_says(sizes):
     hosts, each = sizes
     n = prod(sizes)
     home = [r // each for r in range(n)]
-    assert schedules.ring("all_reduce", n).crossing(each, 1.0) == pytest.approx(out_of_hosts(range(n), home, 1.0))
+    assert schedules.ring("all_reduce", n).crossing(each, 1.0) == pytest.approx(bytes_out_of_hosts(range(n), home, 1.0))
     assert schedules.hierarchical("all_reduce", *sizes).crossing(each, 1.0) == pytest.approx(
         [2 * (hosts - 1) / hosts] * hosts
     )
