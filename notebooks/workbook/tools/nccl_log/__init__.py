@@ -1,4 +1,4 @@
-"""What NCCL's log says: who talks to whom over what, and how each operation ran.
+"""NCCL's log, read: which ranks talk to which over what, and how each operation ran.
 
 >>> from workbook.tools import nccl_log
 >>> nccl_log.find("h200-shared").sentences[3]
@@ -16,37 +16,21 @@ from pathlib import Path
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from workbook.tools.nccl_log.gather import read
-from workbook.tools.nccl_log.lines import Branch, Call, Comm, Hop, Line, Link, Ring, Said, events, line
+from workbook.tools.nccl_log.lines import Call, events, line
 from workbook.tools.nccl_log.log import Log
 
 FOLDER = Path(__file__).parent / "bundled"
 
-__all__ = [
-    "Branch",
-    "Call",
-    "Comm",
-    "Hop",
-    "Line",
-    "Link",
-    "Log",
-    "Ring",
-    "Said",
-    "bundled",
-    "events",
-    "find",
-    "line",
-    "read",
-    "text",
-]
+__all__ = ["Call", "Log", "bundled", "events", "find", "line", "read", "text"]
 
 
 def bundled() -> list[str]:
-    """The names of the bundled pieces."""
+    """Return the names of the bundled pieces."""
     return sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 def text(name: str) -> str:
-    """A bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are what RAS and torch said there.
+    """Return a bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are RAS's and torch's output.
 
     Raises `LabError` where there is none of this name.
     """
@@ -59,5 +43,5 @@ def text(name: str) -> str:
 
 @cache
 def find(name: str) -> Log:
-    """A bundled piece, read."""
+    """Read a bundled piece."""
     return read(text(name))
