@@ -7,7 +7,7 @@ TOOLS: dict[str, str] = {
     "Atlas": "atlas.face:Atlas",
     "Elsewhere": "elsewhere.face:Elsewhere",
     "Painter": "painter.face:Painter",
-    "Phrasebook": "phrasebook.face:Phrasebook",
+    "Phrasebook": "elsewhere.phrasebook:Phrasebook",
     "Planner": "planning.planner:Planner",
     "WhatIf": "whatif.face:WhatIf",
     "draw": "draw:draw",

@@ -1,1 +1,1 @@
-"""Run the same ten lines by other systems, or show what they printed once: lesson 15e."""
+"""Say each call, and the same ten lines, in the words of other systems: lesson 15e."""

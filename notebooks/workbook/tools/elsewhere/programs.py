@@ -1,6 +1,6 @@
 """A program of `notebooks/scripts` in another system's words, run as processes of its own; or what it printed once.
 
-TensorFlow and DeepSpeed are large, and have no business in the lab's own environment: they run in one beside it.
+TensorFlow and DeepSpeed are large, so each runs in an environment of its own, beside the lab's.
 The processes end with the process that asks for them (`workbook.tools.child_command`).
 """
 
@@ -26,23 +26,23 @@ OTHER_SYSTEM = 240.0  # seconds that a program of another system may take: DeepS
 OTHER_SYSTEM_LOOK = 0.1  # seconds between two looks at all its processes
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 SAID = 1200  # characters of a failed program's last words
-OURS = (  # what says where a rank belongs
+OURS = (  # variables that tell a rank its place
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "INIT_METHOD", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG",
 )  # fmt: skip
 
 
 def source(system: System) -> str:
-    """The program: the learner's copy in `scripts` beside the notebook, else the workbook's own."""
+    """Return the program: the learner's copy in `scripts` beside the notebook, else the workbook's own."""
     return _program(system).read_text(encoding="utf-8")
 
 
 def record(system: System) -> Told:
-    """What the program printed when it was recorded, with the versions and the day."""
+    """Return what the program printed when it was recorded, with the versions and the day."""
     return ten_lines.read((SCRIPTS / system.record).read_text(encoding="utf-8"))
 
 
 def python(system: System) -> str:
-    """The interpreter that has this system; "" where there is none.
+    """Return the interpreter that has this system; "" where there is none.
 
     >>> python(ten_lines.find("torch")) == sys.executable
     True
@@ -57,7 +57,7 @@ def python(system: System) -> str:
 
 
 def run(system: System, n: int = ten_lines.N) -> str:
-    """What the program prints on n ranks of its own on this host; LabError where it fails, or takes too long."""
+    """Run the program on n ranks of its own on this host; what it prints. Raises `LabError` where it fails or hangs."""
     its = python(system)
     if not its:
         raise LabError(f"{system.title} is not installed here. Make an environment for it: {system.install}")
@@ -85,7 +85,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
 
 
 def _commands(system: System, its: str, n: int, meet: Path) -> list[tuple[list[str], dict[str, str]]]:
-    """What to start, and in what environment. -P: the scripts beside the program are no modules of it."""
+    """Return the commands with their environments. -P: the program must not import the scripts beside it."""
     kept = {k: v for k, v in os.environ.items() if k not in OURS and not k.startswith("LABKIT_")}
     kept |= {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1"}
     command = [its, "-P", str(_program(system))]
@@ -100,7 +100,7 @@ def _commands(system: System, its: str, n: int, meet: Path) -> list[tuple[list[s
 
 
 def _ports(n: int) -> list[int]:
-    """Ports that nobody has at the moment."""
+    """Return ports that are free at the moment."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(n)]
         for each in sockets:
@@ -114,6 +114,6 @@ def _program(system: System) -> Path:
 
 
 def _said(started: Sequence[Tied]) -> str:
-    """The last words of the ranks' errors, the longest of them."""
+    """Return the end of the longest error that a rank has written."""
     said = max((each.err for each in started), key=len).strip()
     return f"\n{said[-SAID:]}" if said else ""

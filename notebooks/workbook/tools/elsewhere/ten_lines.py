@@ -26,7 +26,7 @@ class System:
 
     Args:
         name: as `Elsewhere` and the names of the files have it: "tensorflow".
-        title: what people call it.
+        title: the name in sentences.
         package: what it needs beside the workbook; "" where the lab's own environment has it.
         folder: of an environment of its own, made beside the notebooks or above them.
         module: the folder in that environment's packages that shows it is there.
@@ -40,7 +40,7 @@ class System:
 
     @property
     def program(self) -> str:
-        """The file's name."""
+        """The name of its file."""
         return f"ten_lines_{self.name}.py"
 
     @property
@@ -68,14 +68,14 @@ SYSTEMS = {
 
 
 def find(name: str) -> System:
-    """The system of this name; a LabError lists those that there are."""
+    """Return the system of this name. Raises `LabError`, which lists the names, where there is none."""
     if name in SYSTEMS:
         return SYSTEMS[name]
     raise LabError(f"There is no program for {name!r}. Choose one of {', '.join(SYSTEMS)}.")
 
 
 def expected(n: int) -> dict[str, list[list[float] | None]]:
-    """What each line must say: for each call what every rank holds, None where nothing is promised.
+    """Return what each line must say: for each call what every rank holds, None where nothing is promised.
 
     Rank r brings r + 1, or the n parts 10 (r + 1), 10 (r + 1) + 1 and so on. The step's weights begin as 1 and 2, on
     rank 0 alone; rank r has the row (r + 1, 2) with the target 10, and the learning rate is 1/16.
@@ -122,19 +122,13 @@ class Told:
     recorded: str = ""
 
     @property
-    def day(self) -> str:
-        """The day of the record: "2026-11-24"."""
-        found = re.search(r"\d{4}-\d\d-\d\d", self.recorded)
-        return found[0] if found else ""
-
-    @property
     def ran(self) -> list[str]:
         """The calls that it made."""
         return [call for call, held in self.rows.items() if not isinstance(held, str)]
 
     @property
     def wrong(self) -> list[str]:
-        """The calls after which a rank held something other than it must, or that are missing without a word.
+        """The calls after which a rank held a wrong number, or that are missing without a reason.
 
         >>> Told("x", 2, expected(2) | {"all_reduce": [[3.0], [1.5]]}).wrong
         ['all_reduce']
@@ -143,7 +137,7 @@ class Told:
 
 
 def _is(told: Sequence[Any] | str | None, held: Sequence[Any]) -> bool:
-    """Whether this was said: where nothing is promised, anything may be."""
+    """Tell whether every rank held what it must: where nothing is promised, anything is right."""
     if told is None or isinstance(told, str):
         return bool(told)  # absent, with the reason
     pairs = list(zip(told, held, strict=False))
@@ -151,7 +145,7 @@ def _is(told: Sequence[Any] | str | None, held: Sequence[Any]) -> bool:
 
 
 def _close(got: Sequence[float] | None, want: Sequence[float]) -> bool:
-    """Whether these are the same numbers, as float32 has them."""
+    """Tell whether these are the same numbers, as float32 has them."""
     return (
         got is not None
         and len(got) == len(want)
@@ -165,7 +159,7 @@ BETWEEN = r"(?<=[\]l]) (?=[\[n])"  # two ranks
 
 
 def read(text: str) -> Told:
-    """What a program's output, or a record of it, says; LabError where it does not say who ran.
+    """Read a program's output, or a record of it. Raises `LabError` where it does not say which program ran.
 
     >>> read("x 1.0, 2 ranks\\nbroadcast       [1.0] [1.0]\\nreduce          absent: no such call").rows
     {'broadcast': [[1.0], [1.0]], 'reduce': 'no such call'}
@@ -188,7 +182,7 @@ def read(text: str) -> Told:
 
 
 def ten_lines(source: str) -> str:
-    """The ten lines of a program: what stands between its lines `# the ten lines` and `# end`.
+    """Return the ten lines of a program: what stands between its lines `# the ten lines` and `# end`.
 
     >>> ten_lines("import x\\n# the ten lines\\nx.go()\\n# end\\nx.stop()")
     'x.go()'

@@ -1,1 +1,0 @@
-"""Say each call in the words of other systems: lesson 15e."""
