@@ -47,7 +47,7 @@ with start(RANKS, "gloo", timeout=60) as lab:
     for name in ("ring_all_reduce", "sum_slots", "shared_all_reduce"):
         exercise = exercises.find(name)
         lab.run(exercise.given + exercise.code)
-    raced = lab.race(*CONTESTANTS, sizes=SIZES, repeat=REPEAT).raced
+    raced = lab.race(*CONTESTANTS, sizes=SIZES, repeat=REPEAT)
     told = {f"{name}, {size}": lap.samples for (name, size), lap in raced.laps.items() if not lap.why}
     lab.run(WAITING.replace("REPEAT", str(REPEAT)))
     for name in ("mine", "gloos", "meeting", "barrier"):

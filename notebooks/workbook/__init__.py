@@ -17,7 +17,7 @@ METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it
     "histogram": "histogram.face:histogram",
     "late": "late.face:late",
     "moves": "windows.face:moves",
-    "race": "race.face:race",
+    "race": "race.measure:race",
     "script": "script.face:script",
     "sheet": "sheet.face:sheet",
     "sweep": "sweep.face:sweep",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import pytest
 
@@ -11,7 +12,7 @@ from workbook.tools.painter import placements
 from workbook.tools.painter.placements import (
     CUTS,
     PARTIAL,
-    covered,
+    boxes,
     finished,
     held,
     moves,
@@ -48,11 +49,14 @@ def test_the_ranks_that_differ_in_a_cut_hold_every_number_once(subtests):
 
 
 def test_a_product_is_possible_at_once_where_the_ranks_hold_all_its_terms_in_equal_shares(subtests):
-    """The table and the ways between layouts know nothing of terms, and `covered` nothing of tables."""
+    """The table and the ways between layouts know nothing of terms, and the terms nothing of tables."""
     for mesh, x, w in ALL:
         with subtests.test(mesh=mesh, x=x, w=w):
             shape = (8, 8, 8)
-            assert multiplied(x, w, shape, mesh).possible == covered(x, w, shape, mesh)
+            # on a mesh (2, 2), X in columns over dimension 1 and W in rows over dimension 0 leave two ranks idle
+            shares = {prod(b - a for a, b in box) for box in boxes(x, w, shape, mesh)}
+            covered = terms(x, w, shape, mesh) == prod(shape) and len(shares) == 1
+            assert multiplied(x, w, shape, mesh).possible == covered
 
 
 def test_a_term_counts_once_however_many_ranks_hold_both_its_factors(subtests):

@@ -1,4 +1,4 @@
-"""Commands on this host that end with the process which asks for them, even if it is killed; what they print is kept.
+"""Commands on this host that end with the process that starts them, even if it is killed; their output is kept.
 
 The counterpart of `workbook.tools.rank.child_command`, which runs each of them.
 """
@@ -28,21 +28,21 @@ class Tied:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, 128 + s after a signal s; None while it runs."""
+        """The exit code, 128 + s after a signal s; None while it runs."""
         return self.popen.poll()
 
     @property
     def out(self) -> str:
-        """What it has printed up to now."""
+        """The standard output up to now."""
         return _text(self.stdout)
 
     @property
     def err(self) -> str:
-        """What it has written to its standard error up to now."""
+        """The standard error up to now."""
         return _text(self.stderr)
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ends within so many seconds."""
+        """Wait so many seconds at most; tell whether it has ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(seconds)
         return self.code is not None
@@ -78,7 +78,7 @@ def tied(
 
 
 def end(started: Sequence[Tied]) -> None:
-    """End them and whatever they have started, as far as they run: ask all, then wait for each."""
+    """End the commands and the processes that they have started: ask all, then wait for each."""
     for each in started:
         assert each.popen.stdin
         each.popen.stdin.close()

@@ -29,7 +29,7 @@ SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens o
 
 
 def missing() -> str:
-    """Why there is no MPI here; empty where there is."""
+    """Return why there is no MPI here; empty where there is."""
     if importlib.util.find_spec("mpi4py") is None or not _mpiexec().exists():
         return "MPI is not installed (the packages mpi4py and mpich)."
     return ""
@@ -63,7 +63,7 @@ class Mpi:
                 os.close(read)
 
     def turn(self, **order: Any) -> dict[str, Any]:
-        """What the ranks measured; LabError where they do not answer."""
+        """Let the ranks measure; return what they did. Raises `LabError` where they do not answer."""
         line = (json.dumps(order) + "\n").encode()
         out = self._popen.stdout
         assert out
@@ -78,7 +78,7 @@ class Mpi:
         return json.loads(answer)
 
     def close(self) -> None:
-        """End them: without orders they end by themselves, and take their shared memory away."""
+        """End the ranks: without orders they end by themselves, and take their shared memory away."""
         for pipe in self._orders:
             os.close(pipe)
         self._orders = []
@@ -102,7 +102,7 @@ class Mpi:
 
 
 def cell(code: str, n: int) -> str:
-    """Run a cell on `n` MPI ranks of its own: what they printed, in the order of the ranks.
+    """Run a cell on `n` MPI ranks of its own; return what they printed, in the order of the ranks.
 
     >>> cell("from mpi4py import MPI\\nprint(MPI.COMM_WORLD.Get_rank())", 2)
     'rank 0 │ 0\\nrank 1 │ 1\\n'
@@ -150,7 +150,7 @@ def _environment() -> dict[str, str]:
 
 
 def launcher(n: int) -> list[str]:
-    """What starts a command on n MPI ranks of this host."""
+    """Return the command that starts another one on n MPI ranks of this host."""
     return [str(_mpiexec()), "-n", str(n)]
 
 

@@ -1,4 +1,4 @@
-"""What NCCL's log says: who talks to whom over what, and how each operation ran.
+"""NCCL's log, read: which ranks talk to which over what, and how each operation ran.
 
 >>> from workbook.tools import nccl_log
 >>> nccl_log.find("h200-shared").sentences[3]
@@ -41,12 +41,12 @@ __all__ = [
 
 
 def bundled() -> list[str]:
-    """The names of the bundled pieces."""
+    """Return the names of the bundled pieces."""
     return sorted(path.stem for path in FOLDER.glob("*.txt"))
 
 
 def text(name: str) -> str:
-    """A bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are what RAS and torch said there.
+    """Return a bundled piece as it was printed; "h200-shared.ras" and "h200-shared.json" are RAS's and torch's output.
 
     Raises `LabError` where there is none of this name.
     """
@@ -59,5 +59,5 @@ def text(name: str) -> str:
 
 @cache
 def find(name: str) -> Log:
-    """A bundled piece, read."""
+    """Read a bundled piece."""
     return read(text(name))

@@ -1,4 +1,4 @@
-"""A log of NCCL's put together: which communicator each line belongs to, and what the lines of one say.
+"""Puts a log of NCCL's together: which communicator each line belongs to, and what the lines of one say.
 
 A rank's communicator has an address in its process. Ranks' addresses are put together by name (commId, or how it was
 split off); versions before 2.17 name nothing: there, ranks of communicators of the same size are put together in the
@@ -43,7 +43,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What is the same for all ranks, "" where that is not known."""
+        """The communicator's name, the same on all ranks; "" where it is not known."""
         if not self.comm.parent or self.comm.name.startswith("0x"):
             return self.comm.name
         return f"{self.comm.name} of {self.above.name}" if self.above and self.above.name else ""
@@ -64,7 +64,7 @@ class Group:
     channels: int = 0
 
     def take(self, host: str | None, event: Event) -> None:
-        """Keep what a line says, and the host of the rank that wrote it."""
+        """Note what a line says, and the host of the rank that wrote it."""
         if host and (by := _ranks(event)[0]) >= 0:
             self.said["host", 0, by][host] = None
         match event:
@@ -82,7 +82,7 @@ class Group:
 
 
 def read(text: str) -> Log:
-    """A log, as pasted: of one process or of several, with whatever a launcher put before its lines.
+    """Read a log, as pasted: of one process or of several, with what a launcher put before its lines.
 
     >>> print(read("NCCL INFO AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}"))
     An all-reduce of 4 MiB ran as tree, LL, channels 0–1.
@@ -131,7 +131,7 @@ def read(text: str) -> Log:
 
 
 def _ranks(event: Event) -> tuple[int, int]:
-    """The rank whose line says this, -1 where it is not known, and the highest that it names. Rank 0 writes rings."""
+    """Return the rank whose line says this (-1: unknown; rank 0 writes rings), and the highest rank that it names."""
     match event:
         case Ring():
             return 0, max(event.order)
@@ -145,7 +145,7 @@ def _ranks(event: Event) -> tuple[int, int]:
 
 
 def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[Processes, dict[int, Member]]:
-    """The members of each process, and which one a line names by its address."""
+    """Return the members of each process, and for each line that has an address the member that it names."""
     processes: Processes = defaultdict(list)
     named: dict[int, Member] = {}
     for i, (told, found) in enumerate(lines):
@@ -171,7 +171,7 @@ def _members(lines: Sequence[tuple[Line, list[Event]]]) -> tuple[Processes, dict
 
 
 def _grouped(members: Sequence[Member]) -> dict[int, Group]:
-    """The communicator of each member, by the member's id."""
+    """Put members together to communicators; each one's, by the member's id."""
     ranks: dict[tuple[str, int], set[int]] = defaultdict(set)
     alike: dict[tuple[str, int, str | None], list[Member]] = defaultdict(list)
     for m in sorted(members, key=lambda m: (not m.name, m.first)):
@@ -201,7 +201,7 @@ def _grouped(members: Sequence[Member]) -> dict[int, Group]:
 
 
 def _whose(i: int, told: Line, event: Event, processes: Processes, groups: Mapping[int, Group]) -> Group | None:
-    """The communicator of a line that names none; None where it may be of several."""
+    """Find the communicator of a line that names none; None where it may be of several."""
     if not processes:
         return groups[-1]
     by, most = _ranks(event)
@@ -221,7 +221,7 @@ def _whose(i: int, told: Line, event: Event, processes: Processes, groups: Mappi
 
 
 def _log(group: Group) -> Log:
-    """What the lines of a communicator say, without that on which they contradict one another."""
+    """Put together what the lines of a communicator say, without that on which they contradict one another."""
     told: dict[str, dict[int, dict[int, Any]]] = {"ring": {}, "hop": {}, "tree": {}, "host": {}}
     apart: dict[str, None] = {}
     for (kind, channel, rank), values in group.said.items():
@@ -263,7 +263,7 @@ def _log(group: Group) -> Log:
 
 
 def _around(after: Mapping[int, int]) -> tuple[int, ...]:
-    """The ring of ranks that follow one another, from the lowest one on; empty where a piece is missing."""
+    """Follow a ring from its lowest rank on; empty where a piece is missing."""
     start = min(after)
     order = [start]
     while (following := after.get(order[-1])) != start:
@@ -274,7 +274,7 @@ def _around(after: Mapping[int, int]) -> tuple[int, ...]:
 
 
 def _home(group: Group, hosts: Mapping[int, str], nodes: int) -> tuple[dict[int, int], bool]:
-    """The node of each rank, and whether that is so only if each node's ranks are consecutive."""
+    """Return the node of each rank, and whether that is so only if each node's ranks are consecutive."""
     names = list(dict.fromkeys(hosts[r] for r in sorted(hosts)))
     told = {r: names.index(host) for r, host in hosts.items()}
     local = max((m.comm.local_ranks for m in group.members), default=0)

@@ -1,4 +1,4 @@
-"""NCCL's log, line by line: what each kind of line says, as plain values. Knows no machine and draws nothing.
+"""Reads NCCL's log line by line: each kind of line as a plain value. Knows no machine and draws nothing.
 
 NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,ENV,GRAPH,TUNING. Formats: NCCL 2.4 to 2.30 (src/init.cc, enqueue.cc,
 debug.cc, graph/connect.cc, graph/rings.cc, transport/*.cc), and what RCCL has instead.
@@ -108,7 +108,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class Hop:
-    """A rank's place in a channel's ring: whom it receives from and sends to."""
+    """A rank's place in a channel's ring: the ranks that it receives from and sends to."""
 
     channel: int
     before: int
@@ -139,7 +139,7 @@ class Link:
 
     @property
     def card(self) -> str | None:
-        """The number of the NIC, of a connection over the network."""
+        """The number of the NIC; None where the connection does not go over the network."""
         found = re.match(r".+?/(\d+)(?:/|\(|$)", self.what) if self.how == "NET" else None
         return found[1] if found else None
 
@@ -166,7 +166,7 @@ class Call:
 
     @property
     def size(self) -> str:
-        """Its bytes in words, and whose they are."""
+        """Its bytes in words, and which rank's they are."""
         return nbytes(self.nbytes) + {"all-gather": " from each rank", "reduce-scatter": " for each rank"}.get(
             self.op, ""
         )
@@ -185,7 +185,7 @@ Event = Comm | Ring | Hop | Branch | Link | Call | Said
 
 
 def line(text: str) -> Line | None:
-    """A line of NCCL's, whatever a launcher wrote before it; None for other people's lines."""
+    """Read a line of NCCL's, also behind a launcher's prefix; None for a line of another program."""
     text = ANSI.sub("", text).rstrip()
     if (found := PREFIX.search(text) if "NCCL " in text else None) is None:
         version = re.search(rf"\b{VERSION.pattern}$", text)
@@ -204,7 +204,7 @@ def line(text: str) -> Line | None:
 
 
 def events(message: str, level: str = "INFO") -> list[Event]:
-    """What a message says; nothing where it is of a kind that is not read.
+    """Read a message; an empty list where it is of a kind that is not read.
 
     >>> events("AllReduce: 4194304 Bytes -> Algo TREE proto LL channel{Lo..Hi}={0..1}")
     [Call(op='all-reduce', nbytes=4194304, algorithm='tree', protocol='LL', first=0, last=1, expected=None)]
@@ -222,7 +222,7 @@ def events(message: str, level: str = "INFO") -> list[Event]:
 
 
 def _branch(m: re.Match[str]) -> Branch:
-    """Newer: child/child/child->rank->parent. Until 2.6: parent->rank->child/child/child."""
+    """Read a place in a tree: child/child/child->rank->parent, until 2.6 parent->rank->child/child/child."""
     left, right = m[2] + m[3], m[5] + m[6]
     up, down = (left, right) if "/" in right and "/" not in left else (right, left)
     return Branch(int(m[1]), int(m[4]), int(up), tuple(int(c) for c in down.split("/") if c != "-1"))

@@ -1,4 +1,4 @@
-"""What a log of NCCL's says, told in sentences. `gather` puts it together."""
+"""A log of NCCL's as a value, and in sentences. `gather` puts it together."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Log:
 
     @property
     def settings(self) -> Mapping[str, tuple[str, ...]]:
-        """What the environment set, all of its values."""
+        """The variables that the environment sets, each with all of its values."""
         return {name: tuple(values) for (kind, name), values in self.said.items() if kind == "env"}
 
     @property
@@ -65,12 +65,12 @@ class Log:
         return {name: next(iter(vs)) for (kind, name), vs in self.said.items() if kind == "card" and len(vs) == 1}
 
     def whole(self, channel: int) -> bool:
-        """Whether a channel's ring has all ranks."""
+        """Tell whether a channel's ring has all ranks."""
         order = self.rings.get(channel, ())
         return len(order) == self.ranks == len(set(order)) if self.ranks else channel in self.closed
 
     def crossings(self, channel: int) -> int | None:
-        """How many times a channel's ring goes from node to node; None where the log does not say all of it."""
+        """Count how many times a channel's ring goes from node to node; None where the log does not say all of it."""
         order = self.rings.get(channel, ())
         if not self.whole(channel) or not set(order) <= set(self.home):
             return None
@@ -78,7 +78,7 @@ class Log:
 
     @property
     def sentences(self) -> list[str]:
-        """The log, told."""
+        """The log in sentences."""
         parts = (self._who(), self._ways(), self._finds(), self._orders(), self._ran(), self._rest())
         return [s for part in parts for s in part]
 
@@ -209,12 +209,12 @@ class Log:
 
 
 def some(names: Sequence[str], most: int = 4) -> str:
-    """Names in a row, the rest counted."""
+    """List names, and count those beyond the first few."""
     return listed([*names[:most], f"{len(names) - most} more"] if len(names) > most + 1 else list(names))
 
 
 def _by_host(values: Mapping[str, tuple[str, ...]]) -> str:
-    """What is said, and which hosts say what where they differ."""
+    """List the values, each with the hosts that say it where hosts differ."""
     if len(values) == 1:
         return next(iter(values))
     apart = len(set(map(frozenset, values.values()))) > 1

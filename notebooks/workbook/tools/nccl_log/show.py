@@ -30,7 +30,7 @@ class Heard:
 
     @property
     def title(self) -> str:
-        """What is drawn."""
+        """The picture's title."""
         nodes = f" on {count(self.log.nodes, 'node')}" if self.log.nodes else ""
         return f"{count(self.log.ranks, 'rank')}{nodes}, as NCCL's log has them"
 

@@ -64,7 +64,7 @@ class Painter(Knob):
 
     @property
     def painting(self) -> Painting:
-        """What the picture shows: `painting.product`, `painting.whole`."""
+        """The product that is painted now: `painting.product`, `painting.whole`."""
         return Painting(self._layout("x"), self._layout("w"), self.shape, self.mesh)
 
     def go(self, **values: Any) -> None:
@@ -80,7 +80,7 @@ class Painter(Knob):
 
     @property
     def code(self) -> str:
-        """The cell that `run` runs: the painted product with torch's DTensor."""
+        """The cell that `run` sends: the painted product with torch's DTensor."""
         product, (m, k, n) = self.painting.product, self.shape
         size = f"({', '.join(map(str, self.mesh))}{',' * (len(self.mesh) == 1)})"
         lines = [
@@ -126,7 +126,7 @@ class Painter(Knob):
         return Painting(x, w, self.shape, self.mesh)
 
     def _control(self, name: str, value: Any) -> Any:
-        """All three ways side by side: what there is to choose can be seen, and Tab and Space reach it."""
+        """Return buttons with all three ways side by side, so that each is seen, and Tab and Space reach it."""
         return ipywidgets.ToggleButtons(
             options=self._choices[name],
             value=value,

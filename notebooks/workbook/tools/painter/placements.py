@@ -1,4 +1,4 @@
-"""How matrices lie on a mesh of ranks, what becomes of a product of two of them, and which collectives it takes.
+"""How matrices lie on a mesh of ranks, how the product of two of them lies, and which collectives it takes.
 
 A *layout* has one word for each dimension of the mesh: how a matrix is cut over it.
 
@@ -11,8 +11,8 @@ Ranks fill a mesh row by row: on a mesh (2, 2), rank 1 is at (0, 1) and rank 2 a
 same way, the first one cuts, and the second one cuts each block again. Blocks are those of `torch.chunk`: as long as
 the quotient rounded up, so that the last ones may be shorter, or empty.
 
-`covered` says from the definition of a product whether the ranks can compute it from what they hold; `product` says it
-by a table for each mesh dimension, with the collectives. A test holds the two together, and both to torch. Pure Python.
+`multiplied` finds the collectives by a table for each mesh dimension. A test holds it to the definition of a product,
+and to torch. Pure Python.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from math import prod
 from labkit.floor.errors import LabError
 
 WHOLE, ROWS, COLUMNS, PARTIAL = "whole", "rows", "columns", "partial"
-CUTS = (ROWS, COLUMNS, WHOLE)  # what a matrix may be that somebody lays out
+CUTS = (ROWS, COLUMNS, WHOLE)  # what a learner may choose
 ALONG = {ROWS: 0, COLUMNS: 1}  # the dimension of the matrix that is cut
 TORCH = {WHOLE: "Replicate()", ROWS: "Shard(0)", COLUMNS: "Shard(1)", PARTIAL: "Partial()"}
-# What a rank can multiply without asking anybody, over one mesh dimension: X, W, and how the result lies then.
+# What a rank can multiply without any communication, over one mesh dimension: X, W, and how the result lies then.
 TABLE = (
-    (WHOLE, WHOLE, WHOLE),  # everybody computes the same
+    (WHOLE, WHOLE, WHOLE),  # all ranks compute the same
     (ROWS, WHOLE, ROWS),
     (WHOLE, COLUMNS, COLUMNS),
     (COLUMNS, ROWS, PARTIAL),  # both cut where they meet: each rank has some of the terms of every sum
@@ -80,12 +80,12 @@ class Product:
 
     @property
     def possible(self) -> bool:
-        """Whether every rank can begin with what it holds."""
+        """Whether every rank can begin with what it holds, before any collective."""
         return not self.collectives
 
 
 def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
-    """Where a rank is on the mesh.
+    """Return where a rank is on the mesh.
 
     >>> [coordinates(r, (2, 2)) for r in range(4)]
     [(0, 0), (0, 1), (1, 0), (1, 1)]
@@ -98,7 +98,7 @@ def coordinates(rank: int, mesh: Mesh) -> tuple[int, ...]:
 
 
 def tile(shape: Sequence[int], layout: Layout, mesh: Mesh, rank: int) -> tuple[Span, Span]:
-    """The rows and the columns that a rank holds.
+    """Return the rows and the columns that a rank holds.
 
     >>> tile((8, 6), ("rows",), (4,), 1), tile((8, 6), ("rows", "columns"), (2, 2), 1)
     (((2, 4), (0, 6)), ((0, 4), (3, 6)))
@@ -114,7 +114,7 @@ def tile(shape: Sequence[int], layout: Layout, mesh: Mesh, rank: int) -> tuple[S
 
 
 def held(shape: Sequence[int], layout: Layout, mesh: Mesh) -> dict[tuple[Span, Span], list[list[int]]]:
-    """The tiles that a matrix lies in, and who has each: a rank alone, or the ranks whose parts add up to it.
+    """Return the tiles of a matrix, each with the ranks that hold it: one alone, or those whose parts add up to it.
 
     >>> held((4, 4), ("rows", "whole"), (2, 2))
     {((0, 2), (0, 4)): [[0], [1]], ((2, 4), (0, 4)): [[2], [3]]}
@@ -134,13 +134,12 @@ def held(shape: Sequence[int], layout: Layout, mesh: Mesh) -> dict[tuple[Span, S
 
 
 def numbers(shape: Sequence[int], layout: Layout, mesh: Mesh) -> int:
-    """How many numbers the rank holds that holds the most: rank 0."""
+    """Return how many numbers rank 0 holds, which holds the most."""
     return prod(b - a for a, b in tile(shape, layout, mesh, 0))
 
 
 def moves(source: Layout, target: Layout, shape: Sequence[int], mesh: Mesh, item: int = ITEM) -> list[Move]:
-    """How a matrix gets from one layout to another: with the fewest collectives, and of these ways the one that sends
-    the least.
+    """Find the moves from one layout to another with the fewest collectives, and of these the ones that send the least.
 
     >>> [move.op for move in moves(("partial",), ("rows",), (4, 4), (4,))]
     ['reduce_scatter']
@@ -161,11 +160,11 @@ def moves(source: Layout, target: Layout, shape: Sequence[int], mesh: Mesh, item
             pushed += 1
             new = (calls + bool(move.op), sent + move.sent, cuts + (not move.op), pushed, move.after, [*way, move])
             heapq.heappush(queue, new)
-    raise LabError(f"There is no way from {said(source)} to {said(target)}. Only sums can be partial.")
+    raise LabError(f"There is no way from {', '.join(source)} to {', '.join(target)}. Only sums can be partial.")
 
 
 def _steps(layout: Layout, shape: Sequence[int], mesh: Mesh, item: int) -> list[Move]:
-    """Every move from a layout. A mesh dimension can change a cut only where no later one cuts its blocks again."""
+    """Return every move from a layout. A mesh dimension can change a cut only if no later one cuts its blocks again."""
     size, found = numbers(shape, layout, mesh) * item, []
     for dim, (n, now) in enumerate(zip(mesh, layout, strict=True)):
         later = layout[dim + 1 :]
@@ -186,44 +185,30 @@ def _steps(layout: Layout, shape: Sequence[int], mesh: Mesh, item: int) -> list[
     return found
 
 
-def covered(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> bool:
-    """Whether the ranks can multiply with what they hold, all as much: then nothing has to travel.
-
-    Every term X[i, k] W[k, j] needs a rank that holds both numbers. And no rank may be idle: on a mesh (2, 2), X cut in
-    columns over the second dimension and W in rows over the first one meet on ranks 0 and 3 alone. `shape` is
-    (m, k, n): X is m × k, W is k × n, and the mesh divides them.
-
-    >>> covered(("rows",), ("whole",), (4, 4, 4), (4,)), covered(("rows",), ("columns",), (4, 4, 4), (4,))
-    (True, False)
-    """
-    each = {prod(b - a for a, b in box) for box in _boxes(x, w, shape, mesh)}
-    return terms(x, w, shape, mesh) == prod(shape) and len(each) == 1
-
-
 def terms(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> int:
-    """How many of the m · k · n terms X[i, k] W[k, j] a rank can compute, whichever it is, with what it holds.
+    """Count the terms X[i, k] W[k, j], of m · k · n, for which some rank holds both factors.
 
     >>> terms(("rows",), ("columns",), (4, 4, 4), (4,)), terms(("columns",), ("rows",), (4, 4, 4), (4,))
     (16, 64)
     """
     # Blocks of one cut are equal or apart, and so are these boxes: each counts once.
-    return sum(prod(b - a for a, b in box) for box in set(_boxes(x, w, shape, mesh)))
+    return sum(prod(b - a for a, b in box) for box in set(boxes(x, w, shape, mesh)))
 
 
-def _boxes(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> list[tuple[Span, Span, Span]]:
-    """For each rank, of which i, k and j it holds both X[i, k] and W[k, j]."""
+def boxes(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> list[tuple[Span, Span, Span]]:
+    """Return for each rank of which i, k and j it holds both X[i, k] and W[k, j]."""
     m, k, n = shape
-    boxes = []
+    found = []
     for rank in range(prod(mesh)):
         rows, mine = tile((m, k), x, mesh, rank)
         its, columns = tile((k, n), w, mesh, rank)
         start = max(mine[0], its[0])
-        boxes.append((rows, (start, max(start, min(mine[1], its[1]))), columns))
-    return boxes
+        found.append((rows, (start, max(start, min(mine[1], its[1]))), columns))
+    return found
 
 
 def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITEM) -> Product:
-    """The product of X and W with the fewest collectives before it, and of these ways the one that sends the least.
+    """Find the product of X and W with the fewest collectives before it, and of these the one that sends the least.
 
     What turns a partial sum into parts of the result (reduce-scatters) is sent, too: a way that leaves the adding up
     to others is no cheaper.
@@ -250,7 +235,7 @@ def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, it
 
 
 def finished(y: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITEM) -> list[Move]:
-    """The moves that leave no partial sum and send the least: a reduce-scatter for each dimension that has one."""
+    """Find the moves that leave no partial sum and send the least: a reduce-scatter for each dimension that has one."""
     m, _, n = shape
     if PARTIAL not in y:
         return []
@@ -262,7 +247,7 @@ def finished(y: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITE
 
 
 def work(product: Product, shape: tuple[int, int, int], mesh: Mesh) -> float:
-    """How much of the product's multiplications each rank does, where 1 is an equal share.
+    """Return each rank's part of the product's multiplications, where 1 is an equal share.
 
     >>> work(multiplied(("whole",), ("whole",), (4, 4, 4), (4,)), (4, 4, 4), (4,))
     4.0
@@ -273,17 +258,8 @@ def work(product: Product, shape: tuple[int, int, int], mesh: Mesh) -> float:
     return own / depth * prod(mesh) / (m * k * n) if depth else 0.0
 
 
-def said(layout: Layout) -> str:
-    """A layout in words.
-
-    >>> said(("rows",)), said(("rows", "whole"))
-    ('rows', 'rows, whole')
-    """
-    return ", ".join(layout)
-
-
 def placements(layout: Layout) -> str:
-    """A layout as torch writes it.
+    """Write a layout as torch does.
 
     >>> placements(("rows", "whole"))
     '[Shard(0), Replicate()]'
@@ -292,7 +268,7 @@ def placements(layout: Layout) -> str:
 
 
 def layout(said: str | Sequence[str], mesh: Mesh, name: str = "X") -> Layout:
-    """The layout that somebody asks for: one word for each dimension of the mesh, or one for all of them.
+    """Return the layout that was asked for: one word for each dimension of the mesh, or one for all of them.
 
     Raises `LabError` for anything else.
 

@@ -1,7 +1,7 @@
-"""A product of matrices painted over a mesh: who holds what of X, of W and of the result; and the ranks' real tiles.
+"""A product of matrices painted over a mesh: what each rank holds of X, W and the result; and the ranks' real tiles.
 
 A rank's colour means that the rank is alone in holding a tile. What several ranks hold is hatched, with their chips: it
-belongs to none of them alone. A sum that nobody has added up is dotted, with a plus between the chips.
+belongs to none of them alone. A sum that is not added up yet is dotted, with a plus between the chips.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Tiles = Mapping[tuple[Span, Span], Sequence[Sequence[int]]]
 
 @dataclass(frozen=True)
 class Matrix:
-    """`tiles` says who has which rows and columns: ranks alone, or teams of ranks whose parts add up to them."""
+    """`tiles` says which ranks have which rows and columns: each alone, or teams whose parts add up to them."""
 
     name: str
     shape: tuple[int, int]
@@ -68,7 +68,7 @@ class Parts:
 
 
 def axes(painting: Painting) -> Axes:
-    """Axes that are large enough."""
+    """Return axes that are large enough."""
     unit = _unit(painting)
     high = 2 * NAME + (painting.w.shape[0] + painting.y.shape[0]) * unit + GAP
     return sheet(WIDE, 2 * MARGIN + max(high, LINE * len(_lines(painting.notes, WIDE - MARGIN - NOTES))))
@@ -90,12 +90,12 @@ def draw(ax: Axes, painting: Painting) -> Axes:
 
 
 def _unit(painting: Painting) -> float:
-    """How long one number's side is."""
+    """Return how long one number's side is."""
     return SIDE / max(*painting.x.shape, *painting.w.shape)
 
 
 def _lines(notes: Sequence[str], room: float) -> list[tuple[str, bool]]:
-    """The notes as lines, whether each is of the first note; a gap between two notes."""
+    """Wrap the notes, with a gap between two; each line with whether it is of the first note."""
     found: list[tuple[str, bool]] = []
     for nth, note in enumerate(notes):
         found += [("", False)] * bool(found)
@@ -123,7 +123,7 @@ def _matrix(ax: Axes, matrix: Matrix, left: float, top: float, unit: float) -> N
 
 
 def _owner(ax: Axes, x: float, y: float, wide: float, high: float, rank: int) -> None:
-    """The rank's number, in a tile of its colour."""
+    """Write the rank's number in a tile of its colour."""
     for words in (f"rank {rank}", str(rank)):
         if extent(words, 8) + 0.1 <= wide and high >= 0.22:
             write(ax, x, y, words, 8, on(rank))
@@ -133,7 +133,7 @@ def _owner(ax: Axes, x: float, y: float, wide: float, high: float, rank: int) ->
 def _holders(
     ax: Axes, x: float, y: float, wide: float, high: float, teams: Sequence[Sequence[int]], partial: bool
 ) -> None:
-    """A chip for each rank on a ground of its own, each sum in rows of its own, as many as there must be."""
+    """Draw a chip for each rank on a plain ground, each sum in rows of its own."""
     step = 2 * CHIP + (0.3 if partial else 0.12)
     most = max(1, int((wide - 0.1 + step - 2 * CHIP) / step))
     rows = [team[i : i + most] for team in teams for i in range(0, len(team), most)]
@@ -154,7 +154,7 @@ def _holders(
 
 
 def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, high: float) -> None:
-    """The ranks as they stand on the mesh, in the corner that X and W leave free."""
+    """Draw the ranks as they stand on the mesh, in the corner that X and W leave free."""
     two = len(mesh) == 2
     shape = (mesh[0], mesh[1]) if two else (mesh[0], 1) if high - 1.0 > wide - 0.7 else (1, mesh[0])
     down, across = shape
@@ -176,7 +176,7 @@ def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, h
 
 
 def axes_of_parts(parts: Parts) -> Axes:
-    """Axes that are large enough."""
+    """Return axes that are large enough."""
     rows = -(-len(parts.parts) // 2)
     return sheet(WIDE, 2 * MARGIN + _head(parts) + rows * (_high(parts) + BETWEEN) - BETWEEN)
 
@@ -201,7 +201,7 @@ def _high(parts: Parts) -> float:
 
 
 def _cell(mine: Sequence[Part]) -> float:
-    """The side of one number: X, W and Y stand side by side in a rank's room."""
+    """Return the side of one number: X, W and Y stand side by side in a rank's room."""
     columns = sum(part.shape[1] for part in mine)
     return min(CELL, (BLOCK - 0.5 - 2 * 0.75) / columns, 3.0 / max(part.shape[0] for part in mine))
 
@@ -231,7 +231,7 @@ def _box(
     ax: Axes, x: float, y: float, wide: float, high: float, face: str = "none", edge: str = "none", hatch: str = "",
     width: float = 0.8, zorder: float = 3,
 ) -> None:  # fmt: skip
-    """A rectangle; a hatch is drawn in grey."""
+    """Draw a rectangle; a hatch is grey."""
     box = Rectangle((x, y), wide, high, facecolor=face, edgecolor=FAINT if hatch else edge, zorder=zorder)
     if hatch:
         box.set_hatch(hatch)

@@ -36,7 +36,7 @@ class Painting:
 
     @property
     def notes(self) -> list[str]:
-        """What there is to say, the result first."""
+        """Sentences on the product, the result first."""
         product = self.product
         if product.possible:
             notes = ["Every rank can begin with what it holds: no communication."]
@@ -54,7 +54,7 @@ class Painting:
 
     @property
     def _lacking(self) -> str:
-        """Why what the ranks hold is not enough."""
+        """The reason why what the ranks hold is not enough."""
         product, every = self.product, prod(self.shape)
         some = placements.terms(product.x, product.w, self.shape, self.mesh)
         if some == every:
@@ -90,12 +90,12 @@ class Painting:
 
     @property
     def scene(self) -> painting.Painting:
-        """What the picture shows."""
+        """The picture's contents."""
         m, k, n = self.shape
 
         def matrix(name: str, shape: tuple[int, int], layout: Layout) -> painting.Matrix:
             tiles = placements.held(shape, layout, self.mesh)
-            words = f"{shape[0]} × {shape[1]}: {placements.said(layout).replace(PARTIAL, 'partial sum')}"
+            words = f"{shape[0]} × {shape[1]}: {', '.join(layout).replace(PARTIAL, 'partial sum')}"
             return painting.Matrix(name, shape, words, tiles)
 
         product = self.product
@@ -128,7 +128,7 @@ class Run:
 
     @property
     def y(self) -> str:
-        """How the result lies, as torch says it."""
+        """The result's placements, as torch writes them."""
         return str(self.results[0]["y"])
 
     @property
@@ -138,12 +138,12 @@ class Run:
 
     @property
     def torch(self) -> dict[str, int]:
-        """Those that torch made when it was given X and W as they were painted."""
+        """The collectives that torch made when it was given X and W as they were painted."""
         return dict(self.results[0]["torch"])
 
     @property
     def notes(self) -> list[str]:
-        """What the ranks say of the plan."""
+        """Sentences on what the ranks did."""
         product = self.planned.product
         notes = [f"Y has the placements {self.y}; counted: {_counts(self.counted)}."]
         if not product.possible:
@@ -181,14 +181,14 @@ class Run:
 
 
 def _of(layout: Layout, mesh: Mesh) -> str:
-    """How a matrix is cut, in words."""
+    """Describe how a matrix is cut."""
     if len(mesh) == 1:
         return layout[0]
     return listed([f"{cut} over dimension {dim}" for dim, cut in enumerate(layout) if cut in ALONG])
 
 
 def _told(steps: Sequence[tuple[str, Move]], mesh: Mesh) -> str:
-    """Collectives with what they take: "an all-gather of W, in which each rank sends 48 B"."""
+    """List collectives with their bytes: "an all-gather of W (48 B from each rank)"."""
     said = []
     for name, move in steps:
         of = f" of {name}" * bool(name)
@@ -200,7 +200,7 @@ def _told(steps: Sequence[tuple[str, Move]], mesh: Mesh) -> str:
 
 
 def _who(matrix: painting.Matrix) -> str:
-    """Who holds what of a matrix, in words."""
+    """Describe which ranks hold what of a matrix."""
 
     def place(rows: tuple[int, int], columns: tuple[int, int]) -> str:
         sides = [("row", rows, matrix.shape[0]), ("column", columns, matrix.shape[1])]
@@ -225,7 +225,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def _numbers(value: Any) -> str:
-    """Rows of numbers in brackets, whole ones without a point."""
+    """Write rows of numbers in brackets, whole ones without a point."""
     if isinstance(value, list):
         return f"[{', '.join(map(_numbers, value))}]"
     return f"{value:.4g}"

@@ -6,6 +6,7 @@ import ast
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from labkit.cluster.console import Console
 from labkit.cluster.live_line import Line
@@ -14,7 +15,7 @@ from labkit.floor import time_limits
 from labkit.floor.errors import CellError, LabError, StoppedError
 from labkit.floor.words import nbytes
 from workbook.tools import mpi
-from workbook.tools.race.raced import COPY, MPI, REFERENCE, Lap, Raced
+from workbook.tools.race.show import COPY, MPI, REFERENCE, Lap, Race
 from workbook.tools.sweep.measure import DTYPES, PASSES, fits, where
 
 RACE_TURN = 20.0  # seconds that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
@@ -22,11 +23,22 @@ SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
 
 
 @STOP
-def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None, repeat: int, dtype: str) -> Raced:
-    """Race `codes`, all-reduces of x, against `dist.all_reduce(x)`, MPI and a copy. Refuses what cannot race."""
+def race(
+    lab: Any, *contestants: str, sizes: Sequence[int] | None = None, repeat: int = 9, dtype: str = "float32"
+) -> Race:
+    """Let all-reduces race against `dist.all_reduce` by size, and against MPI where it is installed: a scoreboard.
+
+    >>> lab.race("ring_all_reduce(x)", "halving_doubling(x)")
+    >>> lab.race("shared_all_reduce(x, room)", sizes=[4, 2**20])
+
+    A contestant is an expression of `x`, a tensor with one dimension: it leaves the sum in `x` or returns it. All
+    take turns in one run, by the clock of `timed`; a result that is wrong does not count, on odd lengths and other
+    dtypes too. `sizes` are bytes, by default 4 B to 64 MiB. Stop keeps what was measured so far.
+    """
+    console: Console = lab._console
     engines = console.engines
-    codes, sizes = _checked(console, codes, sizes, repeat, dtype)
-    race = Raced([REFERENCE, *codes], sizes, engines.n, where(engines, range(engines.n)), dtype)
+    codes, sizes = _checked(console, contestants, sizes, repeat, dtype)
+    race = Race([REFERENCE, *codes], sizes, engines.n, where(engines, range(engines.n)), dtype)
     here = {m.host for m in engines.members} == {os.uname().nodename}
     shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
     bar = Bar(len(shares) * len(sizes))
@@ -47,7 +59,7 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
             everyone = [*race.names, COPY]
             for i, share in enumerate(shares):
                 for j, size in enumerate(sizes):
-                    at = (i + j) % len(everyone)  # whoever goes first changes
+                    at = (i + j) % len(everyone)  # the one that goes first changes
                     for name in everyone[at:] + everyone[:at]:
                         if not takes_part(name, size):
                             continue
@@ -74,8 +86,8 @@ def measure(console: Console, codes: Sequence[str], sizes: Sequence[int] | None,
 
 
 @contextlib.contextmanager
-def _named(race: Raced, name: str, size: int | None = None) -> Iterator[None]:
-    """A contestant that ends its turn in an error, or does not end it, is out; the ranks are healed by then."""
+def _named(race: Race, name: str, size: int | None = None) -> Iterator[None]:
+    """Take a contestant out of the race where its turn ends in an error, or not at all; the ranks are healed then."""
     try:
         yield
     except StoppedError:
@@ -87,8 +99,8 @@ def _named(race: Raced, name: str, size: int | None = None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _mpi(race: Raced, here: bool) -> Iterator[mpi.Mpi | None]:
-    """MPI's ranks, where there is MPI and the lab's ranks are CPUs of this host; else the race says why not."""
+def _mpi(race: Race, here: bool) -> Iterator[mpi.Mpi | None]:
+    """Start MPI's ranks where there is MPI and the lab's ranks are CPUs of this host; else note in the race why not."""
     why = mpi.missing()
     if not why and not (here and race.dtype == "float32"):
         why = "MPI races in float32, and on this host alone."
@@ -101,7 +113,7 @@ def _mpi(race: Raced, here: bool) -> Iterator[mpi.Mpi | None]:
         yield others
 
 
-def _turn_of_mpi(race: Raced, others: mpi.Mpi, size: int, share: int, calls: dict[tuple[str, int], int]) -> None:
+def _turn_of_mpi(race: Race, others: mpi.Mpi, size: int, share: int, calls: dict[tuple[str, int], int]) -> None:
     try:
         told = others.turn(nbytes=size, repeat=share, calls=calls.get((MPI, size), 0), lasts=time_limits.REPETITION)
     except LabError as error:
@@ -114,7 +126,7 @@ def _turn_of_mpi(race: Raced, others: mpi.Mpi, size: int, share: int, calls: dic
 def _checked(
     console: Console, codes: Sequence[str], sizes: Sequence[int] | None, repeat: int, dtype: str
 ) -> tuple[list[str], list[int]]:
-    """The contestants as expressions of x, and the sizes in order."""
+    """Return the contestants as expressions of x, and the sizes in order. Raises `LabError` for what cannot race."""
     if console.engines.members[0].device.startswith("cuda"):
         raise LabError(
             "The race is for CPU ranks: shared memory is not a GPU's. Start them with start(backend='gloo')."

@@ -1,4 +1,4 @@
-"""A race over sizes: how many times as fast as the reference everybody is, a line a contestant, axes logarithmic."""
+"""A race over sizes: how many times as fast as the reference each contestant is, a line each, axes logarithmic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def axes() -> Axes:
 
 
 def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) -> Axes:
-    """Draw `ratios[name][size]` on axes as `axes` makes them; `reference` is whom they are ratios to."""
+    """Draw `ratios[name][size]` on axes as `axes` makes them; `reference` is the contestant that they are ratios to."""
     write(ax, 0.5, 0.62, title, 10, align="left")
     values = [v for mine in ratios.values() for v in mine.values()]
     sizes = sorted({s for mine in ratios.values() for s in mine})
@@ -64,7 +64,7 @@ def _looks(k: int) -> list[tuple[str, str, str]]:
 
 
 def _times(value: float) -> str:
-    """A ratio as it is said.
+    """Return a ratio in words.
 
     >>> _times(10.0), _times(0.5)
     ('10 ×', '0.5 ×')

@@ -1,43 +1,79 @@
-"""What `lab.race` shows: a table by size with the fastest marked, a picture of the ratios, who does not count."""
+"""A race and what it shows: a table by size with the fastest marked, a picture of the ratios, what does not count."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from html import escape
+from statistics import median
 
-from labkit.floor.errors import LabError
 from labkit.floor.words import nbytes, seconds
 from labkit.plot import svg
 from labkit.show.table import cell, row, table
 from workbook.tools.race import plot as picture
-from workbook.tools.race.raced import COPY, REFERENCE, Raced
 
+REFERENCE = "dist.all_reduce(x)"
+MPI = "MPI"
+COPY = "one copy of S"  # no contestant: each rank copies as many bytes in its own memory, all at once
 FIRST = "★"
 NONE = "–"
 
 
-class Race:
-    """A scoreboard by size: medians of the slowest rank's time, how they stand to `dist.all_reduce`, who is fastest.
+@dataclass(frozen=True)
+class Lap:
+    """One contestant at one size: the slowest rank's seconds a call in each repetition, or why they do not count."""
 
-    `at(2**20)` is one row as a dict of ratios. What was wrong, raised an error or did not finish has no time.
+    samples: tuple[float, ...] = ()
+    why: str = ""
+
+
+@dataclass(eq=False, repr=False)
+class Race:
+    """A scoreboard by size: medians of the slowest rank's time, how they compare with `dist.all_reduce`, the fastest.
+
+    What was wrong, raised an error or did not finish has no time. `laps` are by contestant and size in bytes;
+    `out` says why a contestant counts nowhere, `note` why laps are missing.
     """
 
-    def __init__(self, raced: Raced) -> None:
-        self.raced = raced
-        self.names, self.sizes = list(raced.names), list(raced.sizes)
-        self.note, self.out = raced.note, dict(raced.out)
+    names: list[str]
+    sizes: list[int]
+    n: int
+    where: str
+    dtype: str = "float32"
+    laps: dict[tuple[str, int], Lap] = field(default_factory=dict)
+    out: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+    def add(self, name: str, size: int, lap: Lap) -> None:
+        """Put a turn's repetitions to those before."""
+        before = self.laps.get((name, size), Lap())
+        self.laps[name, size] = Lap(before.samples + lap.samples, before.why or lap.why)
+
+    def median(self, name: str, size: int) -> float | None:
+        """Return the median repetition in seconds a call; None where there is none, or where its result was wrong."""
+        lap = self.laps.get((name, size))
+        return median(lap.samples) if lap and lap.samples and not lap.why and name not in self.out else None
+
+    def fastest(self, size: int) -> str | None:
+        """Return the contestant with the shortest median at this size; None where no time counts."""
+        times = {name: time for name in self.names if (time := self.median(name, size))}
+        return min(times, key=lambda name: times[name]) if times else None
+
+    def ratio(self, name: str, size: int) -> float | None:
+        """Return how many times as fast as `dist.all_reduce` it is at this size, by medians.
+
+        >>> race = Race([REFERENCE, "mine"], [4], 2, "")
+        >>> race.add(REFERENCE, 4, Lap((3.0, 4.0, 6.0))); race.add("mine", 4, Lap((1.0, 1.0, 4.0)))
+        >>> race.ratio("mine", 4)
+        4.0
+        """
+        mine, other = self.median(name, size), self.median(REFERENCE, size)
+        return other / mine if mine and other else None
 
     @property
     def right(self) -> bool:
         """Whether every contestant was right at every size."""
         wrong = [name for name in self.names if name in self.out]
-        return not wrong and not any(lap.why for lap in self.raced.laps.values())
-
-    def at(self, size: int) -> dict[str, float]:
-        """How many times as fast as `dist.all_reduce` each is here. Raises `LabError` where the size was not raced."""
-        if size not in self.sizes:
-            raise LabError(f"{size} bytes were not raced. Choose one of {', '.join(map(str, self.sizes))}.")
-        ratios = {name: self.raced.ratio(name, size) for name in self.names}
-        return {name: ratio for name, ratio in ratios.items() if ratio is not None}
+        return not wrong and not any(lap.why for lap in self.laps.values())
 
     # -- how it shows itself --------------------------------------------------------------------------------------
 
@@ -50,7 +86,7 @@ class Race:
     def _repr_html_(self) -> str:
         def shown(name: str, size: int) -> str:
             told = escape(_unbroken(self._cell(name, size)))
-            return cell(f"<b>{told}</b>" if name == self.raced.fastest(size) else told, "time")
+            return cell(f"<b>{told}</b>" if name == self.fastest(size) else told, "time")
 
         rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in [*self.names, COPY]]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
@@ -74,7 +110,7 @@ class Race:
 
     @property
     def _title(self) -> str:
-        return f"A race of all-reduces, {self.raced.dtype}: {self.raced.where}"
+        return f"A race of all-reduces, {self.dtype}: {self.where}"
 
     @property
     def _columns(self) -> list[str]:
@@ -82,9 +118,9 @@ class Race:
 
     @property
     def _ratios(self) -> dict[str, dict[int, float]]:
-        """What is drawn: everybody but the reference."""
+        """The ratios that are drawn: of all contestants but the reference."""
         ratios = {
-            name: {s: ratio for s in self.sizes if (ratio := self.raced.ratio(name, s)) is not None}
+            name: {s: ratio for s in self.sizes if (ratio := self.ratio(name, s)) is not None}
             for name in [*self.names, COPY]
             if name != REFERENCE
         }
@@ -94,20 +130,20 @@ class Race:
         return [self._cell(name, size) for name in [*self.names, COPY]]
 
     def _cell(self, name: str, size: int) -> str:
-        lap, fastest = self.raced.lap(name, size), self.raced.fastest(size)
-        if lap is None:
-            known = self.raced.laps.get((name, size))
+        time = self.median(name, size)
+        if time is None:
+            known = self.laps.get((name, size))
             return "✗" if name in self.out or (known and known.why) else NONE
-        ratio = self.raced.ratio(name, size)
+        ratio = self.ratio(name, size)
         beside = f" ({_short(ratio)} ×)" if ratio and name not in (REFERENCE, COPY) else ""
-        return f"{FIRST + ' ' if name == fastest else ''}{seconds(lap.median)}{beside}"
+        return f"{FIRST + ' ' if name == self.fastest(size) else ''}{seconds(time)}{beside}"
 
     @property
     def _notes(self) -> list[str]:
         notes = [self.note] if self.note else []
         notes += [f"✗ {name}: {why}" if name in self.names else why for name, why in self.out.items()]
         wrong: dict[tuple[str, str], list[int]] = {}
-        for (name, size), lap in self.raced.laps.items():
+        for (name, size), lap in self.laps.items():
             if lap.why and name not in self.out:
                 wrong.setdefault((name, lap.why), []).append(size)
         notes += [f"✗ {n}: wrong at {', '.join(map(nbytes, sizes))}: {why}" for (n, why), sizes in wrong.items()]
@@ -121,12 +157,12 @@ class Race:
 
 
 def _unbroken(text: str) -> str:
-    """In a narrow column a number stays with its unit; only a ratio in brackets goes to the next line."""
+    """Keep a number with its unit in a narrow column: only a ratio in brackets may go to the next line."""
     return text.replace(" ", "\u00a0").replace("\u00a0(", " (")
 
 
 def _short(ratio: float) -> str:
-    """A ratio in two digits.
+    """Return a ratio in two digits.
 
     >>> _short(0.476), _short(7.51), _short(152.3)
     ('0.48', '7.5', '152')

@@ -1,4 +1,4 @@
-"""Run a command that ends with whoever asked for it, for `workbook.tools.child_command`. The standard library alone.
+"""Run a command that ends with the process that asked for it, for `workbook.tools.child_command`. Standard library only.
 
 `python -I -S child_command.py folder command …`, with a pipe as its standard input: the command runs until it ends, or
 until the pipe does, because the asking process closed it or was killed; then the folder, made for the command, is
@@ -19,12 +19,12 @@ SESSION_ENDS = 3.0  # seconds between the request to end and the end of the whol
 
 
 def main(folder: str, command: list[str]) -> int:
-    """Run the command in this process's session, which is its own; the exit code."""
+    """Run the command in this process's session, which is its own; return the exit code."""
     popen = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     signal.signal(signal.SIGTERM, lambda *_: popen.terminate())
     threading.Thread(target=_end_with_the_pipe, args=[folder, popen], daemon=True).start()
     code = popen.wait()
-    if select.select([0], [], [], 0)[0]:  # at its end, since nobody writes to it
+    if select.select([0], [], [], 0)[0]:  # at its end, since nothing is written to it
         shutil.rmtree(folder, ignore_errors=True)
     return code if code >= 0 else 128 - code
 

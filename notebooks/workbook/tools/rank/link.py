@@ -22,7 +22,7 @@ from labkit.rank.group import Socket
 from labkit.theory import traffic
 
 PACING = 47  # SO_MAX_PACING_RATE (Linux, asm-generic/socket.h), for which Python has no name: bytes a second
-UNPACED = 2**32 - 1  # the rate of a connection that nobody slows down
+UNPACED = 2**32 - 1  # the rate of a connection that is not slowed down
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ def slow_link(rate: float | None, hosts: Sequence[Sequence[int]] | None = None, 
 
 
 def connections(hosts: Sequence[Sequence[int]] | None = None) -> dict[Socket, int]:
-    """This rank's connections to ranks of other hosts: socket → that rank. Every rank of the group calls this.
+    """Find this rank's connections to ranks of other hosts: socket → that rank. Every rank of the group calls this.
 
-    Which connection leads to whom, the names of its two ends tell together: one alone may be another connection's, too.
+    A connection is known by the names of both its ends: one name alone may be another connection's, too.
     """
     rank = dist.get_rank()
     mine = _names()
@@ -96,19 +96,19 @@ def connections(hosts: Sequence[Sequence[int]] | None = None) -> dict[Socket, in
 
 
 def sent(ends: Collection[Socket]) -> int | None:
-    """The bytes that have gone out over these connections so far; None where nobody counts them."""
+    """Return the bytes that have gone out over these connections so far; None where the kernel does not count them."""
     return wire.sent_over(ends) if _counted() else None
 
 
 def _counted() -> bool:
-    """Whether the kernel counts what the group sends: known from a lab's start, else seen on some connection."""
+    """Tell whether the kernel counts what the group sends: known from a lab's start, else seen on some connection."""
     if sys.platform != "linux" or "nccl" in dist.get_backend_config():
         return False
     return group.counted() or any(done for *_, done, _ in wire.sockets())
 
 
 def _names() -> dict[Socket, tuple[str, str]]:
-    """The local and the peer's name of each connection between this rank and others."""
+    """Return the local and the peer's name of each connection between this rank and others."""
     names = {}
     for noted in group.noted_sockets(only_living=True):
         try:
@@ -120,7 +120,7 @@ def _names() -> dict[Socket, tuple[str, str]]:
 
 
 def _home(hosts: Sequence[Sequence[int]] | None, places: Sequence[str]) -> list[int]:
-    """The host of each rank by number: as given, or where the ranks are."""
+    """Return the host of each rank by number: as given, or where the ranks are."""
     n = len(places)
     if hosts is None:
         known = list(dict.fromkeys(places))

@@ -23,7 +23,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the cell runs
 
 
 def main() -> None:
-    """Run the cell; an error ends all ranks, as it would where nobody catches it."""
+    """Run the cell; an error ends all ranks, as it would where it is not caught."""
     MPI = joined()
     comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()  # a cell may call MPI.Finalize
     source, said, error, through = Path(sys.argv[1]).read_text(encoding="utf-8"), io.StringIO(), "", True

@@ -1,4 +1,4 @@
-"""All of MPI's ranks on this host, joined so that nothing of theirs stays behind however they end. No torch."""
+"""Joins MPI's ranks on this host so that none of their files stays behind, however they end. No torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ os.environ["UCX_TLS"] = "self,sm"  # shared memory alone: else each rank listens
 
 
 def joined() -> Any:
-    """`mpi4py.MPI`, once all ranks have joined.
+    """Return `mpi4py.MPI`, once all ranks have joined.
 
     MPICH removes the file of its shared memory at an orderly end only. Here it goes as soon as every rank has it open.
     """

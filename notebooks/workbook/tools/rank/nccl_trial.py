@@ -22,7 +22,7 @@ REPEAT = 5
 
 
 def main() -> None:
-    """Take the order from the command line, and write what came of each setting to standard output."""
+    """Take the order from the command line, and print each setting's result as JSON."""
     order: dict[str, Any] = json.loads(sys.argv[1])
     gpu = order["backend"] == "nccl"
     if gpu and not torch.cuda.is_available():
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def trial(order: dict[str, Any], k: int, setting: dict[str, str], meet: dist.ProcessGroup) -> dict[str, Any]:
-    """Setting k: its bytes, the seconds of each repetition (the GPU's own), and whether every sum was right.
+    """Run setting k; return its bytes, the seconds of each repetition (the GPU's own), and whether every sum was right.
 
     Each setting has a size of its own, so that its lines can be told apart in the log.
     """

@@ -28,14 +28,14 @@ def enter(codes: Sequence[str], copy: str) -> None:
 
 
 def leave() -> None:
-    """Let go of functions and buffers."""
+    """Free functions and buffers."""
     global _buffer, _copy
     _contestants.clear()
     _buffer = _copy = None
 
 
 def odd(name: str) -> str:
-    """Try a contestant on odd lengths and other dtypes: what was wrong on any rank first, empty where all was right."""
+    """Try a contestant on odd lengths and other dtypes; return what was wrong first, on any rank, or ""."""
     for elements, dtype in ODD:
         if why := _tried(name, elements, getattr(torch, dtype)):
             return f"{elements} × {dtype}: {why}"
@@ -45,7 +45,7 @@ def odd(name: str) -> str:
 def turn(
     name: str, nbytes: int, dtype: str, repeat: int, calls: int, check: bool
 ) -> tuple[str, int, list[tuple[float, ...]]]:
-    """Time a contestant on zeros of so many bytes: why it does not count, the calls, samples[i][r] in seconds.
+    """Time a contestant on zeros of so many bytes; return why it does not count, the calls, samples[i][r] in seconds.
 
     0 calls: as many as `timed` finds enough. `check` holds results against the sum first, outside the clock.
     """
@@ -67,9 +67,9 @@ def _copied(x: torch.Tensor) -> None:
 
 
 def _tried(name: str, elements: int, dtype: torch.dtype) -> str:
-    """Call it a few times on fresh numbers: what was wrong on any rank, the same on all of them.
+    """Call it a few times on fresh numbers; return what was wrong on any rank, the same on all of them.
 
-    Whether it works in place or returns the sum is its own affair.
+    It may work in place or return the sum.
     """
     if _contestants[name] is _copied:
         return ""

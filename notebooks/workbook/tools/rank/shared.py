@@ -36,7 +36,7 @@ class Room:
     _known: dict[tuple[int, torch.dtype], list[list[torch.Tensor]]] = field(default_factory=dict)
 
     def places(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """The beginning of every slot as a tensor of x's length and dtype: `places(x)[r]` is in rank r's slot.
+        """Return the beginning of every slot as a tensor of x's length and dtype: `places(x)[r]` is in rank r's slot.
 
         Raises ValueError where x is larger than a slot.
         """
@@ -44,7 +44,7 @@ class Room:
         return [slot[:length].view(x.dtype) for slot in self.slots]
 
     def chunks(self, x: torch.Tensor) -> list[list[torch.Tensor]]:
-        """Each slot cut as x is: `chunks(x)[r][c]`, in rank r's slot, has the length of `x.tensor_split(n)[c]`.
+        """Cut each slot as x is cut: `chunks(x)[r][c]`, in rank r's slot, has the length of `x.tensor_split(n)[c]`.
 
         Chunk c begins at the same byte of a slot whatever x's length: else a rank that goes on to a shorter x would
         write where another one still reads the longer one. Raises ValueError where x is larger than a slot.
@@ -109,7 +109,7 @@ def open_room(size: int = SLOT) -> Room:
 
 
 def _file(size: int) -> tuple[str, str]:
-    """A new file of so many zeros, or why there is none: in memory, or, a container has little of that, on disk."""
+    """Make a file of zeros in memory, or on disk where a container has little memory; or return why there is none."""
     why = ""
     for folder in FOLDERS:
         handle, path = tempfile.mkstemp(prefix="labkit-", dir=folder)

@@ -7,7 +7,7 @@
 
 A slow device is played by one that waits, so that ranks on few cores get into each other's way no more than machines
 of their own would. The gradients are summed round a ring of sends, as in lesson 06: so the link is seen that is slow.
-Whoever reads on knows the answers.
+Reading on gives the answers away.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Step = dict[str, float]
 
 
 def run(name: str, steps: int = 12) -> dict[str, list[float]]:
-    """Train the small model for some steps on all ranks; what this rank measured, a list for each of QUANTITIES.
+    """Train the small model for some steps on all ranks; return what this rank measured, a list for each of QUANTITIES.
 
     `rows`: in this rank's share of the batch. In seconds, `compute`: the forward and backward pass; `wait`: in the
     barrier behind it, until the last rank has come; `send`: for all that this rank sends in the ring; `rest`: what
@@ -76,7 +76,7 @@ def run(name: str, steps: int = 12) -> dict[str, list[float]]:
 
 
 def _shares(name: str, rows: int, n: int) -> list[int]:
-    """Rows for each rank: alike, but in the run where one document is long and stays with one rank."""
+    """Return each rank's rows: equal, but in the run where one document is long and stays with one rank."""
     parts = [3 if (name, r) == ("A", 1 % n) else 1 for r in range(n)]
     sizes = [rows * part // sum(parts) for part in parts]
     sizes[0] += rows - sum(sizes)
@@ -84,17 +84,17 @@ def _shares(name: str, rows: int, n: int) -> list[int]:
 
 
 def _throttled(name: str, rank: int, n: int, step: int, steps: int) -> float:
-    """By what factor a device is slower than it should be: one gets hot after a while and clocks down."""
+    """Return the factor by which a device is too slow: one gets hot after a while and clocks down."""
     return 3.0 if (name, rank) == ("D", max(0, n - 2)) and step >= max(1, steps // 3) else 1.0
 
 
 def _until(moment: float) -> None:
-    """Be busy until then."""
+    """Wait until then."""
     time.sleep(max(0.0, moment - time.perf_counter()))
 
 
 def _ring(flat: torch.Tensor, pause: float) -> float:
-    """Sum up over the ranks in place, whole gradients passed on round a ring; the seconds that this rank's sends took.
+    """Sum up over the ranks in place, round a ring; return the seconds that this rank's sends took.
 
     All receives stand ready from the beginning, so that no send waits for its receiver. A link with a bad cable takes
     a `pause` before each message gets through, as if it had to be sent again and again.
@@ -116,7 +116,7 @@ def _ring(flat: torch.Tensor, pause: float) -> float:
 
 @torch.no_grad()
 def _update(model: torch.nn.Module, flat: torch.Tensor) -> None:
-    """A step of gradient descent with learning rate 1."""
+    """Do a step of gradient descent with learning rate 1."""
     parameters = list(model.parameters())
     for p, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         p.sub_(grad.view_as(p))

@@ -119,6 +119,6 @@ def _right(op: str, b: Buffers) -> bool:
 
 
 def _spread(values: Any, like: torch.Tensor) -> torch.Tensor:
-    """A tensor like another one, cut into as many stretches as there are values, each filled with its own."""
+    """Return a tensor like another one, cut into as many stretches as there are values, each filled with its own."""
     told = torch.tensor(values, dtype=like.dtype, device=like.device).reshape(-1)
     return told[torch.arange(len(like), device=like.device) * len(told) // len(like)]

@@ -68,7 +68,7 @@ class Window:
         self._hand("put", values, to, at)
 
     def accumulate(self, values: Any, to: int, at: int = 0) -> None:
-        """Hand over numbers to add to those in rank `to`'s window; nobody else's addition can come in between."""
+        """Hand over numbers to add to those in rank `to`'s window; no other rank's addition can come in between."""
         self._hand("accumulate", values, to, at)
 
     def get(self, of: int, at: int = 0, size: int | None = None) -> Tensor:
@@ -96,7 +96,7 @@ class Window:
             self._note(what, to, at, values, before, began)
 
     def fence(self) -> None:
-        """Flush, and return when all ranks have come here: what anybody has put before is there."""
+        """Flush, and return when all ranks have come here: what any rank has put before is there."""
         self.flush()
         dist.barrier()
         self._fences += 1
@@ -133,7 +133,7 @@ class Window:
     # -- what the pictures read ---------------------------------------------------------------------------------
 
     def told(self) -> dict[str, Any]:
-        """What this rank moved in the last cell, as plain data, and what its window holds now, as far as it is small.
+        """Return what this rank moved in the last cell, as plain data, and what its window holds now, if it is small.
 
         "made" counts all moves, those too that are no longer kept. A move is
         [what, rank, place, size, numbers, numbers before, began, ended, fences before it].
@@ -145,7 +145,7 @@ class Window:
         }  # fmt: skip
 
     def forget(self) -> None:
-        """A cell starts: what the last one moved is no longer asked for."""
+        """Forget what the last cell moved, as a new one starts."""
         self._moves.clear()
         self._made = self._fences = 0
 
@@ -183,7 +183,7 @@ class Window:
 
     @contextlib.contextmanager
     def _alone(self, of: int) -> Iterator[None]:
-        """Nobody else adds to this window meanwhile."""
+        """Keep other ranks from adding to this window meanwhile."""
         self._take(2 * of + 1, lambda: f"another rank has been adding to rank {of}'s window all that time")
         try:
             yield

@@ -1,4 +1,4 @@
-"""What the cheat sheet says of each primitive: its call, its bytes and steps, and the one mistake to avoid. Plain data.
+"""The entries of the cheat sheet: each primitive's call, bytes, steps, and the one mistake to avoid. Plain data.
 
 S is the bytes of one rank's input buffer (of a scatter: the root's), N the number of ranks. `sent` and `steps` are
 those of the algorithm that is named, of the busiest rank; tests/tools/test_cheats.py holds them against
@@ -46,7 +46,7 @@ class Cheat:
 
     @property
     def costs(self) -> str:
-        """The bytes and the steps in a sentence."""
+        """A sentence with the bytes and the steps."""
         if self.instead:
             return self.instead
         steps = "1 step" if self.steps == "1" else f"{pretty(self.steps)} steps"
@@ -54,7 +54,7 @@ class Cheat:
 
 
 def pretty(formula: str) -> str:
-    r"""A formula as it is printed.
+    r"""Return a formula as it is printed.
 
     >>> pretty("2 * S * (N - 1) / N"), pretty("log2(N)")
     ('2\xa0S\xa0(N\xa0−\xa01)\xa0/\xa0N', '⌈log₂\xa0N⌉')

@@ -86,7 +86,7 @@ def sheet(lab: Any) -> CheatSheet:
 
 
 def _drawn(lab: Any, cheat: Cheat) -> tuple[Cheat, Drawing, str]:
-    """An entry, with its picture and the same in words."""
+    """Run an entry; return it with its picture and the same in words."""
     if not cheat.x:
         return cheat, *_waiting(lab, cheat)
     lab.run(f"x = {cheat.x}" + (f"\ny = {cheat.y}" if cheat.y else ""))
@@ -97,7 +97,7 @@ def _drawn(lab: Any, cheat: Cheat) -> tuple[Cheat, Drawing, str]:
 
 
 def _waiting(lab: Any, cheat: Cheat) -> tuple[Drawing, str]:
-    """Who waits for rank 1, which comes late."""
+    """Let rank 1 come late; return a picture of the ranks that wait for it, and the same in words."""
     waits = lab.late(cheat.code, 1).waiting("barrier")
     come = [[[Tile("late" if r == 1 else "here", kind="plain")]] for r in range(lab.n)]
     go = [[[Tile("waits" if r in waits else "goes", kind="plain")]] for r in range(lab.n)]
@@ -105,7 +105,7 @@ def _waiting(lab: Any, cheat: Cheat) -> tuple[Drawing, str]:
 
 
 def _objects(lab: Any, cheat: Cheat) -> tuple[Drawing, str]:
-    """What everyone brought and has; an object's colour is that of the rank that brought it."""
+    """Draw the objects before and after; an object's colour is that of the rank that brought it."""
     brought = lab.pull("x")
     lab.run(cheat.code)
     held = lab.pull("y")

@@ -42,7 +42,7 @@ body { margin: 0 auto; max-width: 190mm; }
 
 
 def html(entries: Sequence[tuple[Cheat, Drawing, str]], about: str) -> str:
-    """The sheet: each entry with its picture and the same in words, under a line about all of them."""
+    """Lay out the sheet: each entry with its picture and the same in words, under a line about all of them."""
     cards = "".join(map(_card, *zip(*entries, strict=True)))
     head = f"<h1>{NAME}</h1><div class='about'>{escape(about)}</div>"
     return f"<style>{STYLE}</style><div class='labkit-sheet'>{head}{cards}</div>"

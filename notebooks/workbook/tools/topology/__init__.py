@@ -35,7 +35,7 @@ BUNDLED = {  # file: name, source
     "hgx-h100-written.xml": ("HGX H100, written for this lesson", "written after NCCL's src/graph/xml.cc"),
 }
 
-# What else people paste: by what it is known, what it is, and what to do instead (where that is not the usual).
+# What else learners paste: its pattern, what it is, and what to do instead (where that is not the usual).
 AMD = "Give RCCL's XML instead, which NCCL_TOPO_DUMP_FILE names"
 OTHERS = (
     (r"^\W*GPU\d+\s.*\b(OK|CNS|GNS|TNS|NS)\b", "`nvidia-smi topo -p2p`: which GPUs can read each other's memory", ""),
@@ -55,9 +55,9 @@ __all__ = ["BUNDLED", "MEANS", "PATHS", "Topology", "by_pcie", "find", "level", 
 
 
 def read(told: str, name: str = "this machine", source: str = "") -> Topology:
-    """A machine from either text: NCCL's XML, or the matrix of `nvidia-smi topo -m`.
+    """Read a machine from NCCL's XML, or from the matrix of `nvidia-smi topo -m`.
 
-    Raises `LabError` where it is neither, and says what it is if that is easily seen.
+    Raises `LabError` where it is neither; the error says what it is, if that is easily seen.
     """
     reads = xml.read if "<system" in told or told.lstrip("> \n").startswith("<") else matrix.read
     try:
@@ -71,13 +71,13 @@ def read(told: str, name: str = "this machine", source: str = "") -> Topology:
 
 @cache
 def find(name: str) -> Topology:
-    """A bundled machine by a part of its name or of its file's."""
+    """Return a bundled machine by a part of its name or of its file's."""
     file = _file(name)
     return read(text(name), *BUNDLED[file])
 
 
 def text(name: str) -> str:
-    """The file of a bundled machine as it is."""
+    """Return the file of a bundled machine as it is."""
     return (Path(__file__).parent / "bundled" / _file(name)).read_text(encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
-"""What is near to what in a server: GPUs, network cards (NICs), the PCIe switches and CPUs above them, NVLink.
+"""A server as a value: GPUs and network cards (NICs), the PCIe switches and CPUs above them, NVLink, and paths.
 
-A value, whatever it was read from. Knows no file format.
+Knows no file format.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Topology:
     Args:
         name: what it is.
         gpus, nics: their names, such as "GPU0" and "NIC0", in the order of their numbers.
-        ways: for each device what is above it, nearest first: its PCIe switches ("" for those that nobody names), and
-            always last its CPU ("" where nobody knows it).
+        ways: for each device what is above it, nearest first: its PCIe switches ("" for those without a name), and
+            always last its CPU ("" where it is unknown).
         told: paths that were read, by both names. Without any, paths follow from `ways`.
         nvlinks: for each GPU how many links lead to which GPU, or to "NVSwitch".
         cards: a NIC's name on its own machine, "mlx5_0", where it is known.
@@ -71,7 +71,7 @@ class Topology:
     notes: tuple[str, ...] = ()
 
     def path(self, a: str, b: str) -> str:
-        """The path between two devices, as `nvidia-smi topo -m` or NCCL says it: "NV12", "PIX", … Raises `LabError`."""
+        """Return the path between two devices in the words of `nvidia-smi topo -m` or NCCL: "NV12", "PIX", …"""
         a, b = self._known(a), self._known(b)
         if a == b:
             return "X"
@@ -90,7 +90,7 @@ class Topology:
         return tuple(nic for nic, far in paths.items() if far == min(paths.values()))
 
     def direct(self, gpu: str) -> bool:
-        """Whether NCCL lets a NIC read this GPU's memory (GPU Direct RDMA) by its default: P2C or nearer (paths.cc)."""
+        """Tell whether NCCL lets a NIC read this GPU's memory (GPU Direct RDMA): by default P2C or nearer (paths.cc)."""
         able = [nic for nic in self.nics if not {gpu, nic} & self.denied]
         return any(level(self.path(gpu, nic)) <= level("P2C") for nic in able)
 
@@ -130,9 +130,9 @@ class Topology:
         return "\n".join([*lines, *["; ".join(means)] * bool(means), *self.notes])
 
     def below(self, cpu: str) -> dict[str, dict[str, list[str]]]:
-        """The devices below a CPU, by their uppermost PCIe switch and in it by their nearest one; "" for none.
+        """Return the devices below a CPU, by their uppermost PCIe switch and in it by their nearest one; "" for none.
 
-        The CPU "" has those of which nobody knows where they are.
+        The CPU "" has the devices whose CPU is unknown.
         """
         under: dict[str, dict[str, list[str]]] = {}
         for device in (*self.gpus, *self.nics):
@@ -143,7 +143,7 @@ class Topology:
         return under
 
     def _links(self, a: str, b: str) -> int:
-        """NVLinks between two GPUs, straight or over switches that both have links to."""
+        """Count the NVLinks between two GPUs, straight or over switches that both have links to."""
         mine, theirs = self.nvlinks.get(a, {}), self.nvlinks.get(b, {})
         over = [t for t in mine if t not in self.gpus and t in theirs]
         return mine.get(b, 0) or sum(min(mine[t], theirs[t]) for t in over)
@@ -155,7 +155,7 @@ class Topology:
 
 
 def level(path: str) -> int:
-    """How far a path is, by its word: 0 is nearest. More NVLinks are not nearer, and xGMI is as near.
+    """Return how far a path is, by its word: 0 is nearest. More NVLinks are not nearer, and xGMI is as near.
 
     >>> level("NV18") < level("PIX") < level("PXB") < level("PHB") < level("NODE") < level("SYS")
     True
@@ -167,7 +167,7 @@ def level(path: str) -> int:
 
 
 def by_pcie(a: tuple[str, ...], b: tuple[str, ...]) -> str:
-    """The path over PCIe, from what is above each device: its switches, nearest first, and last its CPU.
+    """Return the path over PCIe, from what is above each device: its switches, nearest first, and last its CPU.
 
     As NCCL's ncclTopoSetPaths does it (src/graph/paths.cc). It knows no host bridges, so what nvidia-smi calls NODE
     is PHB here.
@@ -186,7 +186,7 @@ def by_pcie(a: tuple[str, ...], b: tuple[str, ...]) -> str:
 
 
 def host(device: str) -> str:
-    """The host of a device or CPU of several hosts, "" where there is only one.
+    """Return the host of a device or CPU; "" where there is only one host.
 
     >>> host("GPU0@host1"), host("GPU0")
     ('host1', '')
@@ -195,7 +195,7 @@ def host(device: str) -> str:
 
 
 def _tree(top: str, by_switch: Mapping[str, Sequence[str]]) -> str:
-    """Devices below one upper switch, as text."""
+    """Write the devices below one upper switch as text."""
     told = [
         f"[{' '.join(d)}]" if near and (near != top or len(by_switch) == 1) else " ".join(d)
         for near, d in by_switch.items()

@@ -21,7 +21,7 @@ PASTE = "Paste all that `nvidia-smi topo -m` prints, from its first GPU on."
 
 
 def read(text: str, name: str = "this machine", source: str = "nvidia-smi topo -m") -> Topology:
-    """A machine from its matrix. Rows of NICs may be missing: the matrix is symmetric.
+    """Read a machine from its matrix. Rows of NICs may be missing: the matrix is symmetric.
 
     PCIe switches are not in the matrix: devices joined by PIX are taken to share one, those joined by PXB a tree of
     several. Raises `LabError` where there is no matrix, or none that is whole.
@@ -61,7 +61,7 @@ def read(text: str, name: str = "this machine", source: str = "nvidia-smi topo -
 
 
 def _matrices(lines: list[str]) -> Iterator[tuple[list[str], list[tuple[str, list[str]]]]]:
-    """The columns and rows of each matrix. Of lines with prefixes, such as a host's name, those with the head's own."""
+    """Find the columns and rows of each matrix. Where lines have prefixes, such as a host's, rows have their head's."""
     heads = []
     for i, line in enumerate(lines):
         words = line.split()
@@ -78,7 +78,7 @@ def _matrices(lines: list[str]) -> Iterator[tuple[list[str], list[tuple[str, lis
 
 
 def _row(words: list[str], columns: Sequence[str]) -> tuple[str, list[str]] | None:
-    """A row's device and what follows it; without columns, of any device."""
+    """Find a row's device and what follows it; without columns, any device counts."""
     for k, word in enumerate(words[:-1]):
         cells = words[k + 1 :]
         if columns and word in columns and (PATH.fullmatch(cells[0]) or "X" in cells):
@@ -89,12 +89,12 @@ def _row(words: list[str], columns: Sequence[str]) -> tuple[str, list[str]] | No
 
 
 def _first(cells: list[str]) -> list[str]:
-    """The paths that a row begins with, in one word for each kind."""
+    """Return the paths that a row begins with, older words replaced."""
     return [SAME.get(path, path) for path in takewhile(PATH.fullmatch, cells)]
 
 
 def _paths(device: str, cells: list[str], columns: list[str]) -> list[str]:
-    """The paths of a row. Raises `LabError` where it does not fit its columns."""
+    """Return the paths of a row. Raises `LabError` where it does not fit its columns."""
     paths = _first(cells)
     rest = cells[len(paths) :]
     if len(paths) < len(columns) and rest and not AFFINITY.fullmatch(rest[0]) and rest[0] != "N/A":
@@ -107,7 +107,7 @@ def _paths(device: str, cells: list[str], columns: list[str]) -> list[str]:
 
 
 def _groups(devices: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Each device's group, by the first of its members: a pair is in one group."""
+    """Return each device's group, by the first of its members: a pair is in one group."""
     group = {d: d for d in devices}
     for a, b in pairs:
         mine, theirs = group[a], group[b]
@@ -118,7 +118,7 @@ def _groups(devices: Iterable[str], pairs: Iterable[tuple[str, str]]) -> dict[st
 def _ways(
     gpus: tuple[str, ...], nics: tuple[str, ...], told: dict[tuple[str, str], str], beside: dict[str, list[str]]
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """What is above each device, as far as the matrix says, and what about it is uncertain."""
+    """Return what is above each device, as far as the matrix says, and what about it is uncertain."""
     devices = (*gpus, *nics)
     joined = {kinds: [pair for pair, path in told.items() if path in kinds.split()] for kinds in ("PIX", "PIX PXB")}
     switch, tree = _groups(devices, joined["PIX"]), _groups(devices, joined["PIX PXB"])

@@ -52,7 +52,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Cpu:
-    """A CPU with what is below it; without a name, devices of which nobody knows where they are."""
+    """A CPU with what is below it; without a name, devices whose CPU is unknown."""
 
     name: str
     trees: Sequence[Tree]
@@ -72,7 +72,7 @@ class Picture:
 
 
 def axes(picture: Picture) -> Axes:
-    """Axes that are large enough."""
+    """Return axes that are large enough."""
     return sheet(2 * LEFT + _wide(picture), _bottom(picture) + LINE * len(_notes(picture)) + 0.2)
 
 
@@ -104,7 +104,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
 
 
 def _cpu(ax: Axes, cpu: Cpu, x: float, picture: Picture) -> tuple[float, float]:
-    """Draw a CPU and what is below it; where its box begins and ends."""
+    """Draw a CPU and what is below it; return where its box begins and ends."""
     wide = _cpu_wide(cpu)
     if cpu.name:
         box = FancyBboxPatch((x, TOP), wide, CPU, boxstyle="round,pad=0,rounding_size=0.12")
@@ -196,7 +196,7 @@ def _cpu_wide(cpu: Cpu) -> float:
 
 
 def _devices(picture: Picture) -> float:
-    """The height of the devices' middles."""
+    """Return the height of the devices' middles."""
     upper = SWITCH + 0.3 if any(tree.name for cpu in picture.cpus for tree in cpu.trees) else 0
     return TOP + CPU + 0.4 + upper + SWITCH + 0.35 + DEVICE / 2
 

@@ -69,7 +69,7 @@ class Server:
         return plot.Picture(t.name, cpus, links, nvlink, pcie, [*self._said, *notes])
 
     def _tree(self, top: str, by_switch: Mapping[str, Sequence[str]], pcie: bool, over: bool) -> plot.Tree:
-        """Devices below one upper switch; a switch that has no other beside it is drawn alone."""
+        """Return the devices below one upper switch; a switch that has no other beside it is drawn alone."""
         several = bool(top) and (len(by_switch) > 1 or "" in by_switch)
         switches = []
         for near, devices in by_switch.items():

@@ -32,7 +32,7 @@ class _Found:
 
 
 def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FILE") -> Topology:
-    """A machine from its XML. Devices have NCCL's numbers where the file has them, else those of their bus ids.
+    """Read a machine from its XML. Devices have NCCL's numbers where the file has them, else those of their bus ids.
 
     Raises `LabError` where the text is no such XML, or names no GPU.
     """
@@ -87,7 +87,7 @@ def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FI
 
 
 def _below(node: ElementTree.Element, way: tuple[str, ...], host: str) -> Iterator[tuple[str, _Found]]:
-    """GPUs and NICs below a CPU or a PCIe switch, with what is above them."""
+    """Yield the GPUs and NICs below a CPU or a PCIe switch, with what is above them."""
     for child in node:
         if child.tag == "nic" and node.tag == "cpu":
             yield from (("NIC", _net(net, way, host)) for net in child.iter("net"))
@@ -125,7 +125,7 @@ def _int(node: ElementTree.Element, key: str) -> int | None:
 
 
 def _numbered(found: list[_Found]) -> Iterator[tuple[int, _Found]]:
-    """Each with its number on its host: its dev if all there have their own, else its place among the bus ids."""
+    """Number the devices of each host: by their dev if all there have their own, else in the order of the bus ids."""
     for host in dict.fromkeys(f.host for f in found):
         here = [f for f in found if f.host == host]
         if len({f.number for f in here if f.number is not None}) == len(here):

@@ -1,4 +1,4 @@
-"""Updates that were lost: two ranks read the same number, and the later write buries the earlier one."""
+"""Updates that were lost: two ranks read the same number, and the later write overwrites the earlier one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Lost:
 
     @property
     def moves(self) -> list[Move]:
-        """All four, in the order in which they happened."""
+        """All four moves, in the order in which they happened."""
         return sorted((self.first_read, self.first, self.second_read, self.second), key=lambda m: m.ended)
 
     @property
@@ -58,7 +58,7 @@ class Lost:
 
 
 def found_in(moves: Iterable[Move]) -> tuple[Lost, ...]:
-    """Every put of a number that had been read before another rank's put, which it wrote over."""
+    """Find every put of a number that had been read before another rank's put, which it overwrote."""
     found = []
     read: dict[tuple[int, int, int], Move] = {}
     last: dict[tuple[int, int], tuple[Move, Move]] = {}

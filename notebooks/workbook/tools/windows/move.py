@@ -1,4 +1,4 @@
-"""A put, an accumulate or a get, as the rank that called it tells of it. Plain data."""
+"""A put, an accumulate or a get, as the rank that called it recorded it. Plain data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Move:
 
 
 def numbers(values: Iterable[float] | None, size: int) -> str:
-    """Numbers in brackets, or how many there are where they were not kept."""
+    """Write numbers in brackets, or how many there are where they were not kept."""
     return count(size, "number") if values is None else f"[{', '.join(map(short, values))}]"
 
 

@@ -37,7 +37,7 @@ class Moves:
         self.all = self._as_they_came([Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]])
 
     def _as_they_came(self, found: list[Move]) -> list[Move]:
-        """In order of time; of puts that were under way together, the one whose number stands there came last."""
+        """Order moves by time; of puts that overlapped in time, the one whose number stands there came last."""
         moves = sorted(found, key=lambda m: m.ended)
         for r, now in enumerate(self.now):
             for i, value in enumerate(now or []):
@@ -51,11 +51,11 @@ class Moves:
 
     @cached_property
     def updates_lost(self) -> tuple[Lost, ...]:
-        """Every update that another rank wrote over without having read it."""
+        """The updates that another rank overwrote without having read them."""
         return found_in(self.all)
 
     def lost(self) -> Lost:
-        """An update that was lost, drawn, one of the same number if there is any; a LabError where none was seen."""
+        """Return an update that was lost, if possible one of equal numbers. Raises `LabError` where none was seen."""
         if not self.updates_lost:
             raise LabError(
                 "No rank wrote over what another one had written since it read: no update is seen to be lost. "
@@ -118,7 +118,7 @@ class Moves:
         return svg.svg(plot.draw(pictures))
 
     def _at_first(self) -> dict[tuple[int, int], Cell]:
-        """What each place held before the first move: what holds now, but for what was written over."""
+        """Return what each place held before the first move: what it holds now, but for what was overwritten."""
         held = {(r, i): (v, {r: 1}) for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
         for move in reversed([m for m in self.all if m.what != "get"]):
             for i, value in enumerate(move.before or []):
@@ -126,7 +126,7 @@ class Moves:
         return held
 
     def _at_last(self, held: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
-        """What each place holds now, in the colours of what moved there, or of the owner who wrote it without a put."""
+        """Return what each place holds now, in the colours of what moved there, or of the owner that wrote it itself."""
         now = {(r, i): v for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
         return {place: held[place] if held[place][0] == v else (v, {place[0]: 1}) for place, v in now.items()}
 
@@ -146,7 +146,7 @@ class Moves:
 
     @cached_property
     def _known(self) -> bool:
-        """Whether windows are small enough to be drawn place by place."""
+        """True where windows are small enough to be drawn place by place."""
         return all(now is not None for now in self.now)
 
     def _place(self, move: Move) -> tuple[int, int, int, int]:
@@ -159,7 +159,7 @@ class Moves:
         return plot.Slot("window", [[_tile(*held[r, i]) for i in range(self.size)] for r in range(self.n)])
 
     def _own(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Slot:
-        """What ranks bring, or what they got."""
+        """Return the tiles of what ranks bring, or of what they got."""
         tiles: list[list[Tile]] = [[] for _ in range(self.n)]
         for m in group:
             owner = {m.of if m.what == "get" else m.rank: 1}
@@ -181,12 +181,12 @@ class Moves:
 
 
 def _tiles(move: Move) -> int:
-    """How many tiles show what a rank brings, or what it got: one a number."""
+    """Count the tiles of what a rank brings, or of what it got: one a number."""
     return 1 if move.numbers is None else move.size
 
 
 def _apply(held: dict[tuple[int, int], Cell], move: Move) -> None:
-    """What a move leaves in a window."""
+    """Change `held` as a move changes the window."""
     for i, value in enumerate(move.numbers or [] if move.what != "get" else []):
         place = move.of, move.at + i
         if place not in held:
