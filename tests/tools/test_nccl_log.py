@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from labkit.floor.errors import LabError
 from tests.notebooks import NOTEBOOKS, sources
 from workbook.tools import nccl_log, schedules, topology
-from workbook.tools.nccl_log import Branch, Call, Comm, Hop, Link, Ring, Said
+from workbook.tools.nccl_log.lines import Branch, Call, Comm, Hop, Link, Ring, Said
 
 # The formats of NCCL 2.27 to 2.30, filled in: init.cc, enqueue.cc, graph/rings.cc, graph/connect.cc, transport/*.cc.
 PRINTED = {

@@ -1,4 +1,4 @@
-"""What NCCL and the driver say on this machine, where there is an NVIDIA GPU; and what was recorded where not."""
+"""Asks NCCL and the driver of this machine, where there is an NVIDIA GPU; else quotes what was recorded on one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FROM = "4 ranks share one NVIDIA H200: driver 580.159, torch 2.11.0+cu130, NCCL 
 
 
 def machine(otherwise: str) -> topology.Topology:
-    """This machine, by its own `nvidia-smi topo -m`; where there is no NVIDIA GPU, a bundled one that says so."""
+    """Read this machine by its own `nvidia-smi topo -m`; without an NVIDIA GPU, return a bundled one that says so."""
     told = nccl_trial.nvidia_smi("topo", "-m")
     return topology.read(told) if "GPU0" in told else topology.find(otherwise)
 
@@ -54,6 +54,4 @@ class Trials:
 
 
 def _told(call: Call) -> str:
-    several = f"s {call.first}–{call.last}" if call.last > call.first else f" {call.first}"
-    channels = f", channel{several}" if call.first >= 0 else ""
-    return f"{call.op or 'operation'} of {call.size}: {call.algorithm}, {call.protocol}{channels}"
+    return f"{call.op or 'operation'} of {call.size}: {call.how}"

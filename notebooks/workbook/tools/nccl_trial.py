@@ -40,7 +40,7 @@ class Tried:
 
 
 def nvidia_smi(*asked: str) -> str:
-    """What nvidia-smi prints here; "" where there is none."""
+    """Return what nvidia-smi prints here; "" where there is none."""
     if shutil.which("nvidia-smi") is None:
         return ""
     return subprocess.run(
@@ -49,12 +49,12 @@ def nvidia_smi(*asked: str) -> str:
 
 
 def gpus() -> int:
-    """How many NVIDIA GPUs nvidia-smi sees here; 0 where there is no nvidia-smi."""
+    """Count the NVIDIA GPUs that nvidia-smi sees here; 0 where there is no nvidia-smi."""
     return sum(line.startswith("GPU ") for line in nvidia_smi("-L").splitlines())
 
 
 def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
-    """What a rank has beside this process's own environment."""
+    """Return what a rank has beside this process's own environment."""
     mine = {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": SAY,
@@ -67,7 +67,7 @@ def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
 def run(
     settings: Sequence[Mapping[str, str]], ranks: int = 2, nbytes: int = 2**20, backend: str = "nccl", seen: int = 1
 ) -> tuple[list[Tried], nccl_log.Log | None]:
-    """What became of each setting, and all of NCCL's log; None where NCCL logged nothing.
+    """Run each setting; return the results, and all of NCCL's log: None where NCCL logged nothing.
 
     `seen` is how many GPUs there are. Raises `LabError` where a process fails, or takes longer than two minutes.
     """
@@ -100,7 +100,7 @@ def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[st
 
 
 def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
-    """What each process wrote last."""
+    """Return what each process printed last. Raises `LabError` where one failed or took too long."""
     deadline = time.monotonic() + NCCL_TRIAL
     if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
         raise LabError(f"The trial's {len(started)} processes were not done in {NCCL_TRIAL:.0f} s.")

@@ -16,28 +16,12 @@ from pathlib import Path
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from workbook.tools.nccl_log.gather import read
-from workbook.tools.nccl_log.lines import Branch, Call, Comm, Hop, Line, Link, Ring, Said, events, line
+from workbook.tools.nccl_log.lines import Call, events, line
 from workbook.tools.nccl_log.log import Log
 
 FOLDER = Path(__file__).parent / "bundled"
 
-__all__ = [
-    "Branch",
-    "Call",
-    "Comm",
-    "Hop",
-    "Line",
-    "Link",
-    "Log",
-    "Ring",
-    "Said",
-    "bundled",
-    "events",
-    "find",
-    "line",
-    "read",
-    "text",
-]
+__all__ = ["Call", "Log", "bundled", "events", "find", "line", "read", "text"]
 
 
 def bundled() -> list[str]:

@@ -171,6 +171,13 @@ class Call:
             self.op, ""
         )
 
+    @property
+    def how(self) -> str:
+        """Its algorithm, protocol and channels, in words."""
+        several = f"s {self.first}–{self.last}" if self.last > self.first else f" {self.first}"
+        channels = f", channel{several}" if self.first >= 0 else ""
+        return f"{self.algorithm}, {self.protocol}{channels}"
+
 
 @dataclass(frozen=True)
 class Said:

@@ -175,10 +175,7 @@ class Log:
 
     def _ran(self) -> Iterable[str]:
         for call, lines in self.calls.items():
-            how = f"{call.algorithm}, {call.protocol}"
-            if call.first >= 0:
-                several = f"s {call.first}–{call.last}" if call.last > call.first else f" {call.first}"
-                how += f", channel{several}"
+            how = call.how
             if call.expected is not None:
                 how += f", expected to take {call.expected:,.1f} µs"
             op = call.op or "operation"

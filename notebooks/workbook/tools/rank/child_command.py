@@ -1,4 +1,4 @@
-"""Run a command that ends with the process that asked for it, for `workbook.tools.child_command`. Standard library only.
+"""Runs a command that ends with the process that asks for it, for `workbook.tools.child_command`; standard library.
 
 `python -I -S child_command.py folder command …`, with a pipe as its standard input: the command runs until it ends, or
 until the pipe does, because the asking process closed it or was killed; then the folder, made for the command, is

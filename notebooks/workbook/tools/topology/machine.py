@@ -90,7 +90,7 @@ class Topology:
         return tuple(nic for nic, far in paths.items() if far == min(paths.values()))
 
     def direct(self, gpu: str) -> bool:
-        """Tell whether NCCL lets a NIC read this GPU's memory (GPU Direct RDMA): by default P2C or nearer (paths.cc)."""
+        """Tell whether NCCL lets a NIC read this GPU's memory (GPU Direct RDMA): at P2C or nearer (paths.cc)."""
         able = [nic for nic in self.nics if not {gpu, nic} & self.denied]
         return any(level(self.path(gpu, nic)) <= level("P2C") for nic in able)
 

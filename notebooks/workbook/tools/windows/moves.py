@@ -126,7 +126,7 @@ class Moves:
         return held
 
     def _at_last(self, held: dict[tuple[int, int], Cell]) -> dict[tuple[int, int], Cell]:
-        """Return what each place holds now, in the colours of what moved there, or of the owner that wrote it itself."""
+        """Return what each place holds now, in the colours of what moved there, or of the owner that wrote it."""
         now = {(r, i): v for r, now in enumerate(self.now) for i, v in enumerate(now or [])}
         return {place: held[place] if held[place][0] == v else (v, {place[0]: 1}) for place, v in now.items()}
 
