@@ -25,7 +25,7 @@ from IPython.core.getipython import get_ipython
 
 from labkit.floor import source_lines
 from labkit.floor.errors import StoppedError
-from labkit.theory.log import is_cell
+from labkit.floor.source_lines import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 # What a press does to something that runs: end it; end it and stand for what comes next as well; or stand alone.

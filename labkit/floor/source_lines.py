@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -24,6 +25,12 @@ def _library() -> re.Pattern[str]:
 
 
 LIBRARY = _library()
+
+
+@cache
+def is_cell(file: str) -> bool:
+    """Tell whether a file's name is one that IPython gives to a cell."""
+    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 def line(frame: FrameType) -> int:

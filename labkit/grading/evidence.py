@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit.floor.source_lines import is_cell
 from labkit.floor.words import alike, count, nbytes, ranks, sentence
-from labkit.theory.log import Op, is_cell
+from labkit.theory.log import Op
 from labkit.theory.record import Meeting, Message, Record
 
 MOST = 3  # contradictions; later ones are often consequences of the first

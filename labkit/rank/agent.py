@@ -25,6 +25,7 @@ import torch.distributed as dist
 
 from labkit.floor import file_limit, kernel_internals, source_lines, timestamps
 from labkit.floor.errors import LabError
+from labkit.floor.source_lines import is_cell
 from labkit.rank import (
     anysource,
     async_cells,
@@ -51,7 +52,6 @@ from labkit.rank.memory import peak
 from labkit.rank.spans import span
 from labkit.rank.stream import kernels
 from labkit.rank.torch_aliases import add_newest
-from labkit.theory.log import is_cell
 from labkit.theory.samples import Timing
 
 # Seconds in one call of C after which it may be one that waits for the GPU: less than `time_limits.RANKS_LOOK`.

@@ -19,8 +19,8 @@ from torch import futures
 from torch.nn.parallel import distributed as ddp
 
 from labkit.floor import time_limits, timestamps
+from labkit.floor.source_lines import is_cell
 from labkit.rank import deferred_interrupt, destroyed_groups, frames, group, output, store
-from labkit.theory.log import is_cell
 
 SHOWN = 20  # frames at either end of a traceback: IPython takes seconds for the 1000 of a deep recursion
 BESIDE = (ddp.__file__, futures.__file__)  # where C++ waits for other ranks outside of torch.distributed

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from labkit.floor import timestamps
+from labkit.floor.source_lines import is_cell
 from labkit.rank import backward_pass, stream
 from labkit.rank.group_counters import Noted, Tally
 from labkit.rank.snapshots import Snapshots
-from labkit.theory.log import Log, Op, Span, is_cell
+from labkit.theory.log import Log, Op, Span
 
 LIMIT = 2000  # operations, and spans, that are kept: the last ones; the flight recorder keeps as many
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from torch.distributed import distributed_c10d
 
+from labkit.floor.source_lines import is_cell
 from labkit.rank.frames import MAIN, callers, hooks_for, is_learners, look, looking, stack
-from labkit.theory.log import is_cell
 
 IMPORT = "<frozen importlib._bootstrap>"
 RUN = ("call_by_name", "run_awaiting")  # functions that run what the notebook has asked for

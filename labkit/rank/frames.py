@@ -26,8 +26,8 @@ from torch.distributed import distributed_c10d
 from torch.nn.parallel import distributed as ddp
 
 from labkit.floor import source_lines
+from labkit.floor.source_lines import is_cell
 from labkit.rank.torch_internals import BETWEEN_RANKS, DISPATCHER, DTENSOR, FUNCTIONAL
-from labkit.theory.log import is_cell
 
 
 def _of(module: str) -> str:

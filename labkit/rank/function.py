@@ -22,13 +22,13 @@ import torch
 import torch.distributed as dist
 from IPython.core.displaypub import CapturingDisplayPublisher
 
+from labkit.floor.source_lines import is_cell
 from labkit.grading import gradients, judge
 from labkit.rank import agent, cell_end, group, lessons, recorder, settings, subworld
 from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
-from labkit.theory.log import is_cell
 
 LOG = "LABKIT_LOG"  # the log of a rank that another host's agent has started
 PRINTED = 2000  # characters of what a function prints that are kept

@@ -15,11 +15,11 @@ import torch
 from torch.distributed import distributed_c10d
 
 from labkit.floor import time_limits
+from labkit.floor.source_lines import is_cell
 from labkit.floor.words import nbytes
 from labkit.rank import anysource, frames, gloo, objects, recorder
 from labkit.rank.nested import tensors
 from labkit.rank.torch_internals import BETWEEN_RANKS, COO_PARTS, OperationMode, storage_id
-from labkit.theory.log import is_cell
 
 LOOK = 0.0005  # seconds from one look at Gloo's threads to the next
 SETTLE = 0.002  # seconds for them without a look

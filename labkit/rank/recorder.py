@@ -43,12 +43,13 @@ import torch.distributed as dist
 from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
+from labkit.floor.source_lines import is_cell
 from labkit.rank import backward_pass, cell_record, comms, guard, objects, spans, stream, wire
 from labkit.rank.call_facts import begun, check_batch, facts, is_true, reduction, shared, where
 from labkit.rank.cell_record import Cell, records
 from labkit.rank.snapshots import Snapshots
 from labkit.rank.torch_internals import RUN_BACKWARD, backward_number, source_rank
-from labkit.theory.log import Op, is_cell
+from labkit.theory.log import Op
 from labkit.theory.primitives import PRIMITIVES
 
 __all__ = ["begin", "end", "install", "keep_in_place", "paused", "records"]

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any
 
 from labkit.theory.primitives import Primitive, find
-
-
-@cache
-def is_cell(file: str) -> bool:
-    """Tell whether a file's name is one that IPython gives to a cell."""
-    return "ipykernel_" in file or file.startswith("<ipython-input")
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ import nbformat
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from labkit.floor import files
+from workbook.tools import saving
 from workbook.tools.sheet.cheats import CHEATS
 from workbook.tools.sheet.show import NAME, PRINT
 
@@ -31,7 +31,7 @@ def sheet() -> str:
 @pytest.fixture
 def page(chromium: BrowserContext, sheet: str, tmp_path: Path):
     saved = tmp_path / "sheet.html"
-    saved.write_text(files.page(NAME, PRINT, sheet), "utf-8")
+    saved.write_text(saving.page(NAME, PRINT, sheet), "utf-8")
     page = chromium.new_page()
     page.goto(saved.as_uri())
     yield page

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from labkit.floor import files
 from labkit.show import markdown
+from workbook.tools import saving
 from workbook.tools.diagnosis.questions import TREE, Branch, Question
 
 TITLE = "Hang, raise or lie? A diagnosis tree"
@@ -66,8 +66,8 @@ class Tree:
 
         Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
         """
-        page = files.page(TITLE, PRINT, self._repr_html_())
-        return files.save_page(file, page, "tree.save", "diagnosis-tree.html", overwrite)
+        page = saving.page(TITLE, PRINT, self._repr_html_())
+        return saving.save_page(file, page, "tree.save", "diagnosis-tree.html", overwrite)
 
 
 def _branch(branch: Branch) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from labkit.faces import arguments, progress
-from labkit.floor import files
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from labkit.show.card import Note
 from labkit.theory.cells import Cell, lacking, once
+from workbook.tools import saving
 from workbook.tools.script.program import Program, command, program
 
 OURS = "# Written by lab.script, which writes over this file only while nobody has changed it: "  # and a digest
@@ -44,7 +44,7 @@ def script(
     if not made.cells:
         why = " ".join(f"{cell.name[0].upper()}{cell.name[1:]}: {why}." for cell, why in made.left_out)
         raise LabError(f"There is nothing to write. {why} Run a %%px cell to its end first.".replace("  ", " "))
-    files.save(path, f"{made.text}{OURS}{_digest(made.text)}\n", "lab.script", _theirs, overwrite)
+    saving.save(path, f"{made.text}{OURS}{_digest(made.text)}\n", "lab.script", _theirs, overwrite)
     return Note(_said(file, made, engines.n, lacking(made.cells, ran)), made.text)
 
 

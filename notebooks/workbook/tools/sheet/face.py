@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.floor import files
 from labkit.floor.errors import LabError
 from labkit.plot.flow import Drawing
 from labkit.plot.tiles import Tile
 from labkit.theory.primitives import MEANINGS
+from workbook.tools import saving
 from workbook.tools.sheet.cheats import CHEATS, Cheat
 from workbook.tools.sheet.show import NAME, PRINT, html
 
@@ -50,9 +50,8 @@ class CheatSheet:
 
         Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
         """
-        return files.save_page(
-            file, files.page(NAME, PRINT, self._repr_html_()), "lab.sheet().save", "cheat-sheet.html", overwrite
-        )
+        page = saving.page(NAME, PRINT, self._repr_html_())
+        return saving.save_page(file, page, "lab.sheet().save", "cheat-sheet.html", overwrite)
 
     @property
     def _about(self) -> str:
