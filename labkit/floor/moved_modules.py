@@ -48,7 +48,7 @@ class Moved(MetaPathFinder, Loader):
 
 
 def _now(name: str) -> str:
-    """The name that a module has now; empty where it has not moved."""
+    """Return the name that a module has now; empty where it has not moved."""
     within = name.removeprefix("labkit.")
     found = (new + within[len(old) :] for old, new in MOVED.items() if f"{within}.".startswith(f"{old}."))
     return next((f"workbook.tools.{new}" for new in found if within != name), "")

@@ -81,7 +81,7 @@ class Transformer(nn.Module):
 
 
 def batch(step: int, rank: int = 0, world_size: int = 1, size: int = 240) -> Batch:
-    """A rank's share of the batch of this step: about `size / world_size` rows, by default all of them.
+    """Return a rank's share of the batch of this step: about `size / world_size` rows, by default all of them.
 
     >>> inputs, targets = batch(step=0, rank=1, world_size=4)
     >>> inputs.shape, targets.shape
@@ -98,7 +98,7 @@ def batch(step: int, rank: int = 0, world_size: int = 1, size: int = 240) -> Bat
 
 
 def validation(rank: int = 0, world_size: int = 1, size: int = 960) -> Batch:
-    """A rank's share of text that no batch holds, always the same rows: by default all of them.
+    """Return a rank's share of text that no batch holds, always the same rows; by default all.
 
     >>> validation()[0].shape, validation(rank=3, world_size=4)[0].shape
     (torch.Size([960, 8]), torch.Size([240, 8]))
@@ -109,7 +109,7 @@ def validation(rank: int = 0, world_size: int = 1, size: int = 960) -> Batch:
 
 
 def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The mean cross-entropy of the model's guesses: a scalar on the model's device. Knowing nothing costs log 36.
+    """Return the mean cross-entropy of the model's guesses, a scalar on its device. Knowing nothing costs log 36.
 
     The mean over rows, so the mean of equal shares' losses is the loss of the whole batch; and so are the gradients.
     """
@@ -120,7 +120,7 @@ def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 @torch.no_grad()
 def sample(model: nn.Module, prompt: str = "the ", n: int = 40, seed: int = 0, temperature: float = 0.5) -> str:
-    """The prompt and `n` characters more, each drawn by the model's scores; equal models with equal seeds agree.
+    """Return the prompt and `n` more characters, drawn by the model's scores; equal models with equal seeds agree.
 
     Scores are divided by the temperature: the lower it is, the more often the likeliest character comes.
     """
@@ -141,7 +141,7 @@ def _rows(starts: torch.Tensor, rank: int, world_size: int) -> Batch:
 
 @functools.cache
 def _text() -> torch.Tensor:
-    """All topics in the order of their names, as numbers; a run of what is no character here counts as one space."""
+    """Return all topics in the order of their names, as numbers; a run of unknown characters counts as one space."""
     from pydoc_data.topics import topics  # 0.5 MB, which no start should wait for
 
     text = "\n".join(topics[name] for name in sorted(topics)).lower()
@@ -150,5 +150,5 @@ def _text() -> torch.Tensor:
 
 
 def _numbers(text: str) -> list[int]:
-    """The numbers of characters; one that is not known counts as a space."""
+    """Return the numbers of characters; an unknown one counts as a space."""
     return [max(0, CHARACTERS.find(c)) for c in text.lower()]

@@ -13,7 +13,7 @@ Matrix = Callable[[int, float, int], np.ndarray]
 
 
 def nothing(n: int, nbytes: float, root: int) -> np.ndarray:
-    """No data at all."""
+    """Send no data at all."""
     return np.zeros((n, n))
 
 
@@ -26,7 +26,7 @@ def binomial_tree(n: int, nbytes: float, root: int) -> np.ndarray:
 
 
 def from_root(n: int, nbytes: float, root: int) -> np.ndarray:
-    """The root sends a part to each other rank."""
+    """Let the root send a part to each other rank."""
     matrix = np.zeros((n, n))
     matrix[root, :] = nbytes / n
     matrix[root, root] = 0
@@ -34,17 +34,17 @@ def from_root(n: int, nbytes: float, root: int) -> np.ndarray:
 
 
 def to_root(n: int, nbytes: float, root: int) -> np.ndarray:
-    """Each other rank sends a part to the root."""
+    """Let each other rank send a part to the root."""
     return from_root(n, nbytes, root).T
 
 
 def each_to_each(n: int, nbytes: float, root: int) -> np.ndarray:
-    """A part from each rank to each other one."""
+    """Send a part from each rank to each other one."""
     return nbytes / n * (1 - np.eye(n))
 
 
 def ring(times: int, step: int) -> Matrix:
-    """So many times round the ring, n - 1 parts a time; `step` is 1 to the next rank, -1 to the one before."""
+    """Go round the ring so many times, n - 1 parts a time; `step` is 1 to the next rank, -1 to the one before."""
 
     def matrix(n: int, nbytes: float, root: int) -> np.ndarray:
         ranks, sent = np.arange(n), np.zeros((n, n))

@@ -41,7 +41,7 @@ _Formula = Callable[[Any, Any, int | None], Figures]  # of n, pieces and aggrega
 
 
 def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int | None = None) -> Figures:
-    """The closed formulas of an algorithm, by its name; as fast for 100,000 ranks as for 2. n may be an array.
+    """Return the closed formulas of an algorithm, by its name, as fast for 100,000 ranks as for 2; n may be an array.
 
     >>> figures("all_reduce", "ring", 4)
     Figures(steps=6, sent=1.5, total=6.0, serial=1.5, added=0.75, exact=True)
@@ -67,7 +67,7 @@ def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int 
 
 
 def hierarchical(op: str, nodes: int, gpus: int) -> tuple[Figures, float]:
-    """The figures of a hierarchical ring, and the share of S that each rank sends out of its node.
+    """Return the figures of a hierarchical ring, and the share of S that each rank sends out of its node.
 
     >>> hierarchical("all_reduce", nodes=2, gpus=4)
     (Figures(steps=8, sent=1.75, total=14.0, serial=1.75, added=0.875, exact=True), 0.25)
@@ -98,13 +98,13 @@ def _power(n: Any) -> tuple[Any, Any, Any]:
 
 
 def _ones(n: Any) -> Any:
-    """The ones in the binary numbers 0 to n - 1."""
+    """Count the ones in the binary numbers 0 to n - 1."""
     levels = range(int(np.max(log2_up(n))))
     return sum((n >> k + 1 << k) + np.maximum(0, n % (2 << k) - (1 << k)) for k in levels)
 
 
 def _ring(times: int, adds: int, each: int = 1) -> _Formula:
-    """So many rounds of n - 1 parts, in steps that carry one, or one each way (`each` 2)."""
+    """Take so many rounds of n - 1 parts, in steps that carry one, or one each way (`each` 2)."""
 
     def formula(n: Any, *_: Any) -> Figures:
         share, steps = (n - 1) / n, n - 1 if each == 1 else n // 2
@@ -152,7 +152,7 @@ def _halving(adds: int) -> _Formula:
 
 
 def _in_steps(steps: Callable[[Any, int | None], Any], times: int, adds: int) -> _Formula:
-    """So many rounds of n - 1 parts, in fewer steps than a ring's."""
+    """Take so many rounds of n - 1 parts, in fewer steps than a ring's."""
 
     def formula(n: Any, _: Any, aggregate: int | None) -> Figures:
         share = (n - 1) / n

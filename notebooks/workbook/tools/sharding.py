@@ -38,7 +38,7 @@ MIXED = Recipe("mixed precision, Adam", 2, 2, 12)  # 16-bit; the states are a fl
 
 
 def held(parameters: float, ranks: int, stage: int = 0, recipe: Recipe = FLOAT32) -> dict[str, float]:
-    """Bytes that each rank holds of each kind, when the shards lie on `ranks` ranks.
+    """Return the bytes that each rank holds of each kind, when the shards lie on `ranks` ranks.
 
     >>> held(1000, 4, stage=1)
     {'weights': 4000.0, 'gradients': 4000.0, 'optimizer': 2000.0}
@@ -58,7 +58,7 @@ def sent(
     replicas: int = 1,
     reshards: bool = True,
 ) -> float:
-    """Bytes that each rank sends in a training step, with collectives that send the least.
+    """Return the bytes that each rank sends in a training step, with collectives that send the least.
 
     Replicated: an all-reduce of the gradients. Stages 1 and 2: a reduce-scatter of the gradients and an all-gather of
     the weights, which are as many. Stage 3: the reduce-scatter and two all-gathers, one for the forward and one for the
@@ -81,7 +81,7 @@ def sent(
 
 
 def fewest(parameters: float, room: float, stage: int, recipe: Recipe = MIXED) -> int | None:
-    """The smallest number of ranks with which a rank's share fits into `room` bytes; None where none does.
+    """Return the smallest number of ranks with which a rank's share fits into `room` bytes; None where none does.
 
     >>> fewest(1e12, 80e9, stage=3), fewest(1e12, 80e9, stage=2)
     (200, None)

@@ -79,7 +79,7 @@ def _panel(ax: Axes, picture: Picture, panel: Panel, left: float, top: float) ->
 
 
 def _reach(picture: Picture) -> float:
-    """How far the highest arc goes up from the middle of the ranks."""
+    """Return how far the highest arc goes up from the middle of the ranks."""
     longest = max((abs(s - d) for p in picture.panels for s, d in p.messages), default=1)
     crosses = GAP * max(picture.home)
     return 0.35 + BEND / 2 * (longest * STRIDE + crosses)

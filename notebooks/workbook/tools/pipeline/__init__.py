@@ -53,17 +53,17 @@ class Schedule:
 
     @property
     def ranks(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return len(self.orders)
 
     @property
     def micro(self) -> int:
-        """How many micro-batches."""
+        """The number of micro-batches."""
         return 1 + max((m for mine in self.orders for _, m, _ in mine), default=-1)
 
     @property
     def chunks(self) -> int:
-        """How many stages a rank holds."""
+        """The number of stages that a rank holds."""
         return 1 + max((c for mine in self.orders for *_, c in mine), default=0)
 
     @property
@@ -81,7 +81,7 @@ class Schedule:
 
     @cached_property
     def bubble(self) -> float:
-        """Which part of the ranks' time nothing is computed in: 0 to 1."""
+        """The part of the ranks' time in which nothing is computed: 0 to 1."""
         return bubble(self.played)
 
     @cached_property
@@ -97,7 +97,7 @@ class Schedule:
 
 
 def play(orders: Sequence[Iterable[Sequence[Any]]], units: Mapping[str, float] = UNITS) -> tuple[tuple[Box, ...], ...]:
-    """When each operation of these orders runs, for each rank, if all start as soon as they can.
+    """Return when each operation of these orders runs, for each rank, if all start as soon as they can.
 
     `orders[r]` are (kind, micro-batch) or (kind, micro-batch, chunk). `units` is what a pass through **all** of a
     rank's layers takes; one through one of v chunks takes a v-th of it. Raises `LabError` for orders that can never
@@ -131,14 +131,14 @@ def play(orders: Sequence[Iterable[Sequence[Any]]], units: Mapping[str, float] =
 
 
 def operation(op: Sequence[Any]) -> Operation:
-    """An operation with its chunk; `LabError` for what is none."""
+    """Return an operation with its chunk; raise `LabError` for what is none."""
     if not isinstance(op, (tuple, list)) or len(op) not in (2, 3) or op[0] not in NAMES:
         raise LabError(f'{op!r} is no operation. Write ("F", 0) for the forward pass of micro-batch 0, or ("B", 0).')
     return str(op[0]), int(op[1]), int(op[2]) if len(op) == 3 else 0
 
 
 def _needs(kind: str, m: int, stage: int, stages: int) -> list[tuple[str, int, int]]:
-    """What has to be over before an operation can begin, on whichever rank."""
+    """Return the operations, of any rank, that have to end before this one can begin."""
     if kind == "F":
         return [("F", m, stage - 1)] if stage else []
     if kind == "W":
@@ -154,7 +154,7 @@ def _waits(r: int, op: Operation, n: int, stages: int, done: Mapping[Any, Any]) 
 
 
 def bubble(boxes: Iterable[Iterable[Box]]) -> float:
-    """Which part of the time from the first box's start to the last one's end the ranks compute nothing in.
+    """Return which part of the time from the first box's start to the last one's end the ranks compute nothing in.
 
     >>> bubble([[Box(0, "F", 0, 0, 0.0, 1.0)], [Box(1, "F", 0, 0, 1.0, 2.0)]])
     0.5
@@ -168,7 +168,7 @@ def bubble(boxes: Iterable[Iterable[Box]]) -> float:
 
 
 def alive(order: Iterable[Sequence[Any]]) -> int:
-    """The most (micro-batch, chunk) pairs that are between the first and the last operation of a rank at once.
+    """Return the most (micro-batch, chunk) pairs that are between the first and the last operation of a rank at once.
 
     >>> alive([("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("B", 2)])
     2
@@ -187,14 +187,14 @@ def alive(order: Iterable[Sequence[Any]]) -> int:
 
 
 def gpipe(ranks: int, micro: int) -> Schedule:
-    """All micro-batches forward, then all of them back."""
+    """Pass all micro-batches forward, then all of them back."""
     _check(ranks, micro)
     order = (*(("F", m, 0) for m in range(micro)), *(("B", m, 0) for m in range(micro)))
     return Schedule("GPipe", (order,) * ranks)
 
 
 def one_f_one_b(ranks: int, micro: int) -> Schedule:
-    """As many forward passes as there are stages behind, then one forward and one backward in turns."""
+    """Run as many forward passes as stages follow, then one forward and one backward pass in turns."""
     return Schedule("1F1B", interleaved(ranks, micro, 1).orders)
 
 
@@ -215,7 +215,7 @@ def interleaved(ranks: int, micro: int, chunks: int = 2) -> Schedule:
 
 def _interleaved(rank: int, ranks: int, micro: int, chunks: int) -> tuple[Operation, ...]:
     def passed(kind: str, k: int) -> Operation:
-        """The k-th pass of a kind: groups of micro-batches, through one chunk after the other."""
+        """Return the k-th pass of a kind: groups of micro-batches, through one chunk after the other."""
         group, within = divmod(k, ranks * chunks) if chunks > 1 else (0, k)
         chunk, m = divmod(within, ranks) if chunks > 1 else (0, k)
         return kind, group * ranks + m, chunk if kind == "F" else chunks - 1 - chunk

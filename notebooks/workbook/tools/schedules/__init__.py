@@ -61,7 +61,7 @@ __all__ = [
 
 
 def of(op: str, n: int) -> list[Schedule]:
-    """All schedules of an operation for n ranks.
+    """Return all schedules of an operation for n ranks.
 
     >>> [len(s.steps) for s in of("broadcast", 8)]  # naive, ring, tree
     [7, 14, 3]

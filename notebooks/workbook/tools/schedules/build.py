@@ -13,28 +13,28 @@ from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def backwards(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The same sends from the last to the first, each the other way, and added up: a broadcast becomes a reduce."""
+    """Return the same sends from the last to the first, each the other way and added: a broadcast becomes a reduce."""
     return tuple(tuple(Send(s.dst, s.src, s.chunks, True) for s in step) for step in reversed(steps))
 
 
 def step(sends: Iterable[Send]) -> Step:
-    """One step; sends without a chunk are left out."""
+    """Return one step; sends without a chunk are left out."""
     return tuple(s for s in sends if s.chunks)
 
 
 def filled(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps in which something is sent."""
+    """Return the steps in which something is sent."""
     return tuple(s for s in steps if s)
 
 
 def together(parts: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
-    """Several lists of steps side by side: the k-th steps of all become one."""
+    """Join several lists of steps side by side: the k-th steps of all become one."""
     longest = max(map(len, parts), default=0)
     return tuple(tuple(s for part in parts if k < len(part) for s in part[k]) for k in range(longest))
 
 
 def rooted(steps: Sequence[Step], n: int, root: int) -> tuple[Step, ...]:
-    """The same steps with rank v in the place of rank 0 + v counted from the root."""
+    """Return the same steps with rank v in the place of rank 0 + v counted from the root."""
     return tuple(
         tuple(Send((s.src + root) % n, (s.dst + root) % n, s.chunks, s.reduce) for s in each) for each in steps
     )
@@ -43,7 +43,7 @@ def rooted(steps: Sequence[Step], n: int, root: int) -> tuple[Step, ...]:
 def gathering(
     name: str, op: str, n: int, chunks: int, gather: Callable[[bool], tuple[Step, ...]], root: int = 0
 ) -> Schedule:
-    """An all-gather, the reduce-scatter that it is backwards, or the all-reduce that both are.
+    """Make an all-gather, the reduce-scatter that it is backwards, or the all-reduce that both are.
 
     `gather(True)` is the all-gather, `gather(False)` one that runs the other way round, for what is then turned.
     """

@@ -7,7 +7,7 @@ from workbook.tools.schedules.schedule import Schedule, Send
 
 
 def naive(op: str, n: int, root: int = 0) -> Schedule:
-    """All send their buffer to the root, one after the other; it adds them up and sends the total to each.
+    """Let all send their buffer to the root in turns; it adds them up and sends the total to each.
 
     >>> naive("all_reduce", 4).sent(1.0)
     [3.0, 1.0, 1.0, 1.0]
@@ -19,7 +19,7 @@ def naive(op: str, n: int, root: int = 0) -> Schedule:
 
 
 def linear(op: str, n: int, root: int = 0) -> Schedule:
-    """A gather or a scatter without a tree: one message between the root and each other rank, N-1 in a row.
+    """Gather or scatter without a tree: one message between the root and each other rank, N-1 in a row.
 
     >>> linear("scatter", 4).sent(4.0)
     [3.0, 0.0, 0.0, 0.0]
@@ -31,7 +31,7 @@ def linear(op: str, n: int, root: int = 0) -> Schedule:
 
 
 def pairwise(op: str, n: int) -> Schedule:
-    """An all-to-all in N-1 steps: in step k rank r sends its chunk for rank r+k straight there.
+    """Make an all-to-all of N-1 steps: in step k rank r sends its chunk for rank r+k straight there.
 
     >>> pairwise("all_to_all", 4).sent(4.0)
     [3.0, 3.0, 3.0, 3.0]

@@ -17,14 +17,14 @@ class Load:
 
 
 def home(schedule: Schedule, hosts: int) -> list[int]:
-    """The host of each rank, where every host has as many ranks, in a row. Raises `LabError` where that cannot be."""
+    """Return the host of each rank; every host has as many ranks, in a row. Raises `LabError` where that cannot be."""
     if hosts < 1 or schedule.n % hosts:
         raise LabError(f"{schedule.n} ranks cannot be dealt out evenly to {hosts} hosts. Choose a divisor.")
     return [r * hosts // schedule.n for r in range(schedule.n)]
 
 
 def loads(schedule: Schedule, hosts: int) -> list[Load]:
-    """What each step puts on the busiest link of a host, out of it or into it.
+    """Return what each step puts on the busiest link of a host, out of it or into it.
 
     >>> from workbook.tools import schedules
     >>> loads(schedules.halving_doubling("all_reduce", 8), hosts=2)[2]  # four messages of S/8 at once
@@ -48,7 +48,7 @@ def _load(schedule: Schedule, step: Step, where: list[int]) -> Load:
 
 
 def seconds(schedule: Schedule, nbytes: float, alpha: float, beta: float, hosts: int | None = None) -> float:
-    """How long the steps take, one after the other: each α, and β for each byte on its busiest link.
+    """Return how long the steps take, one after the other: each α, and β for each byte on its busiest link.
 
     α is in seconds a message, β in seconds a byte. Every rank has a link of its own, both ways at once; with `hosts`
     every host has one, too, as fast as a rank's, for all that leaves it or comes to it.

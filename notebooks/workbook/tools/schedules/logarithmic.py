@@ -9,7 +9,7 @@ from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def recursive_doubling(op: str, n: int) -> Schedule:
-    """In step k everyone exchanges its whole buffer with the rank 2ᵏ away: log2 N steps, S·log2 N bytes from each.
+    """Exchange the whole buffer with the rank 2ᵏ away in step k: log2 N steps, S·log2 N bytes from each.
 
     Where N is no power of two, the ranks that are too many hand theirs to a neighbour first (Thakur, Rabenseifner,
     Gropp 2005) and get the result last: two more steps.
@@ -49,7 +49,7 @@ def halving_doubling(op: str, n: int) -> Schedule:
 
 
 def _doubling(p: int) -> tuple[Step, ...]:
-    """All-gather of p ranks, a power of two: in step k exchange the 2ᵏ chunks that one has with the rank 2ᵏ away."""
+    """Gather p ranks' chunks, p a power of two: in step k exchange the 2ᵏ chunks that one has with the rank 2ᵏ away."""
     return tuple(
         step(Send(r, r ^ 1 << k, tuple(range(r >> k << k, (r >> k << k) + (1 << k)))) for r in range(p))
         for k in range(p.bit_length() - 1)
@@ -57,12 +57,12 @@ def _doubling(p: int) -> tuple[Step, ...]:
 
 
 def _reversed(v: int, p: int) -> int:
-    """A number below p, a power of two, with its binary digits reversed."""
+    """Return a number below p, a power of two, with its binary digits reversed."""
     return int(format(v + p, "b")[:0:-1] or "0", 2)
 
 
 def _folded(n: int, chunks: tuple[int, ...]) -> tuple[list[int], Step, Step]:
-    """The ranks that go on, a power of two of them; what the others hand over first, and get back last."""
+    """Return the ranks that go on, a power of two, and what the others hand over first and get back last."""
     extra = n - (1 << n.bit_length() - 1)
     active = [r for r in range(n) if r >= 2 * extra or r % 2]
     fold = step(Send(r, r + 1, chunks, True) for r in range(0, 2 * extra, 2))
@@ -92,7 +92,7 @@ def bruck(op: str, n: int) -> Schedule:
 
 
 def _digits(n: int) -> list[Step]:
-    """All-to-all: in step k the chunks whose way has digit k set go 2ᵏ ranks on."""
+    """Send, in step k of an all-to-all, the chunks whose way has digit k set 2ᵏ ranks on."""
     steps = []
     for k in range(log2_up(n)):
         moving: dict[int, list[int]] = {r: [] for r in range(n)}
@@ -141,7 +141,7 @@ def _powers_down(d: int) -> list[int]:
 
 
 def _far_first(size: int) -> list[int]:
-    """The places 1 to size-1 of a binomial tree, a parent before its children, the farther child first.
+    """Return the places 1 to size-1 of a binomial tree, a parent before its children, the farther child first.
 
     >>> _far_first(8)
     [4, 6, 7, 5, 2, 3, 1]

@@ -127,7 +127,7 @@ def _panel(pen: Pen, panel: Panel, x: float, y: float, outlines: dict[str, list[
 
 
 def _widths(panel: Panel) -> tuple[float, float]:
-    """How wide its cells are, and how wide the panel is with its arrows and its title."""
+    """Return how wide a panel's cells are, and the panel with its arrows and its title."""
     held = max((len(cells) for cells in panel.cells), default=0) * CELL
     return held, max(held + MIDDLE * bool(panel.arrows), 1.3) + 0.05
 
@@ -155,7 +155,7 @@ def _box(x: float, y: float, w: float, h: float) -> Path:
 
 
 def _tree(ax: Axes, pen: Pen, parent: Sequence[int], x: float, y: float, title: str) -> None:
-    """A tree whose ranks stand in a row by number: NCCL's never cross themselves."""
+    """Draw a tree whose ranks stand in a row by number: NCCL's never cross themselves."""
     depths = [_depth(parent, r) for r in range(len(parent))]
     places = [(x + (r + 0.5) * STRIDE, y + 0.75 + depth * LEVEL) for r, depth in enumerate(depths)]
     pen.text(x, y, title, 8, FAINT, "left")
@@ -194,7 +194,7 @@ def _height(picture: Picture) -> float:
 
 
 def _lines(picture: Picture) -> list[list[Panel]]:
-    """The panels in rows of at most WIDE units, as even as they can be."""
+    """Return the panels in rows of at most WIDE units, as even as they can be."""
     panels = picture.panels
     if not panels:
         return []

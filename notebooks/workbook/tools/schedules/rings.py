@@ -39,7 +39,7 @@ def ring(op: str, n: int, root: int = 0, pieces: int | None = None) -> Schedule:
 
 
 def bidirectional_ring(op: str, n: int) -> Schedule:
-    """Every rank sends to both neighbours at once: half the steps of a ring, and the same bytes.
+    """Send to both neighbours at once: half the steps of a ring, and the same bytes.
 
     Chunks go ⌊(N-1)/2⌋ steps each way round; where N is even, the opposite rank gets a half from either side.
 

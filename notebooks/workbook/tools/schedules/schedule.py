@@ -62,7 +62,7 @@ class Schedule:
         return text(self)
 
     def run(self, xs: Sequence[Any], op: Op = "SUM") -> list[Any]:
-        """What every rank holds in the end, in the form of `theory.collectives`: `xs[r]` is what rank r brings.
+        """Return what every rank holds in the end, as in `theory.collectives`: `xs[r]` is what rank r brings.
 
         >>> from workbook.tools import schedules
         >>> schedules.ring("all_reduce", 3).run([[1, 2, 3], [10, 20, 30], [100, 200, 300]])
@@ -73,7 +73,7 @@ class Schedule:
         return self._read(self.states(xs, op)[-1], xs)
 
     def states(self, xs: Sequence[Any], op: Op = "SUM") -> list[list[dict[int, Any]]]:
-        """Each rank's chunks before the first step and after every step: `states(xs)[k][r][chunk]`; then switches'."""
+        """Return each rank's chunks before every step and in the end, `states(xs)[k][r][chunk]`; then switches'."""
         states = [[*(dict(mine) for mine in self._begin(xs)), *({} for _ in self.switches)]]
         for step in self.steps:
             held = states[-1]
@@ -89,19 +89,19 @@ class Schedule:
         return states
 
     def traffic(self, nbytes: float = 1.0) -> np.ndarray:
-        """Bytes from each rank, then switch, to each other one: `traffic(S)[src, dst]`; shares of S by default."""
+        """Count the bytes from each rank, then switch, to each other one: `traffic(S)[src, dst]`; by default S is 1."""
         return self._counts * (nbytes / self.chunks)
 
     def sent(self, nbytes: float = 1.0) -> list[float]:
-        """Bytes that each rank sends, of a buffer of `nbytes`."""
+        """Return the bytes that each rank sends, of a buffer of `nbytes`."""
         return [float(b) for b in self.traffic(nbytes).sum(axis=1)[: self.n]]
 
     def received(self, nbytes: float = 1.0) -> list[float]:
-        """Bytes that each rank receives."""
+        """Return the bytes that each rank receives."""
         return [float(b) for b in self.traffic(nbytes).sum(axis=0)[: self.n]]
 
     def busiest(self, nbytes: float = 1.0) -> float:
-        """Bytes through the busiest rank, one direction, added up over the steps: what β multiplies."""
+        """Add up, over the steps, the bytes through the busiest rank in one direction: what β multiplies."""
         worst = 0
         for step in self.steps:
             out, into = ([0] * (self.n + len(self.switches)) for _ in range(2))
@@ -112,7 +112,7 @@ class Schedule:
         return worst * nbytes / self.chunks
 
     def crossing(self, gpus: int, nbytes: float = 1.0) -> np.ndarray:
-        """Bytes that leave each node, where every `gpus` ranks in a row are a node."""
+        """Return the bytes that leave each node, where every `gpus` ranks in a row are a node."""
         node = np.array([*(r // gpus for r in range(self.n)), *self.switches])
         out = (self.traffic(nbytes) * (node[:, None] != node)).sum(axis=1)
         return np.bincount(node[node >= 0], weights=out[node >= 0])
@@ -126,7 +126,7 @@ class Schedule:
         return counts
 
     def _begin(self, xs: Sequence[Any]) -> list[dict[int, Any]]:
-        """Which chunks each rank holds at first."""
+        """Return the chunks that each rank holds at first."""
         each, primitive = self.chunks // self.n, PRIMITIVES[self.op]
 
         def begins(r: int, x: Any) -> dict[int, Any]:
@@ -143,7 +143,7 @@ class Schedule:
         return [begins(r, x) for r, x in enumerate(xs)]
 
     def _read(self, held: Sequence[dict[int, Any]], xs: Sequence[Any]) -> list[Any]:
-        """What a rank's chunks are in the end, None where the operation leaves it nothing."""
+        """Return what a rank's chunks are in the end, None where the operation leaves it nothing."""
         n, each, primitive = self.n, self.chunks // self.n, PRIMITIVES[self.op]
 
         def block(r: int, q: int) -> Any:
@@ -162,7 +162,7 @@ class Schedule:
 
 
 def title(s: Schedule) -> str:
-    """Its ranks, chunks and steps, and what the ranks send of a buffer of S bytes."""
+    """Return a schedule's ranks, chunks and steps, and what the ranks send of a buffer of S bytes."""
     ranks, chunks, steps = (count(k, what) for k, what in ((s.n, "rank"), (s.chunks, "chunk"), (len(s.steps), "step")))
     sent = sorted({round(b, 9) for b in s.sent()})
     told = f"a rank sends {sent[0]:.4g} S to {sent[-1]:.4g} S" if len(sent) > 1 else f"each rank sends {sent[0]:.4g} S"
@@ -170,7 +170,7 @@ def title(s: Schedule) -> str:
 
 
 def text(s: Schedule) -> str:
-    """The title, then who sends what to whom in each step: +2 is chunk 2, added; =2 is chunk 2, put in its place."""
+    """Return the title, then who sends what to whom in each step: +2 adds chunk 2, =2 puts it in its place."""
     steps = [sorted(step, key=lambda a: (a.src, a.dst)) for step in s.steps]
     lines = [
         f"step {k + 1}: {' · '.join(f'{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}' for a in step)}"
@@ -182,14 +182,14 @@ def text(s: Schedule) -> str:
 
 
 def named(s: Schedule, who: int) -> str:
-    """A rank's number, or "switch", with a number where there are several."""
+    """Return a rank's number, or "switch", with a number where there are several."""
     if who < s.n:
         return str(who)
     return "switch" if len(s.switches) == 1 else f"switch{who - s.n}"
 
 
 def carried(s: Schedule, send: Send) -> str:
-    """What a send carries, in short."""
+    """Return what a send carries, in short."""
     if s.op == "all_to_all":
         if len(send.chunks) > 1:
             return f"{len(send.chunks)} chunks"

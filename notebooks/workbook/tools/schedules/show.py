@@ -58,15 +58,15 @@ class Drawn:
         return plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
 
     def _most(self) -> int:
-        """How many steps are drawn."""
+        """Return how many steps are drawn."""
         return min(len(self.schedule.steps), PANELS)
 
     def _chosen(self, panels: list[plot.Panel]) -> list[plot.Panel]:
-        """The panels to draw, of all steps and the end."""
+        """Choose the panels to draw, of all steps and the end."""
         return [*panels[: PANELS - 3], *panels[-4:]] if len(panels) > PANELS + 1 else panels
 
     def _states(self) -> list[list[list[plot.Cell]]]:
-        """Who is in each chunk of each rank, before every step and in the end."""
+        """Return whose data is in each chunk of each rank, before every step and in the end."""
         s = self.schedule
         moving = not PRIMITIVES[s.op].reduces
         states = s.states(_tokens(s))
@@ -140,7 +140,7 @@ class OneStep(Drawn):
 
 
 def _tokens(s: Schedule) -> list[Any]:
-    """A token for each chunk that a rank brings, as the schedule wants them."""
+    """Return a token for each chunk that a rank brings, as the schedule wants them."""
     brings = PRIMITIVES[s.op].brings
     if brings == PART:
         return [[Origin(r, i) for i in range(s.chunks // s.n)] for r in range(s.n)]

@@ -124,5 +124,5 @@ def _through(
 
 
 def _on_head(each: Step, h: int, gpus: int) -> Step:
-    """The same between the h-th ranks of the nodes."""
+    """Move a step to the h-th ranks of the nodes."""
     return tuple(Send(s.src * gpus + h, s.dst * gpus + h, s.chunks, s.reduce) for s in each)

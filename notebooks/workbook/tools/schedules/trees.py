@@ -8,7 +8,7 @@ from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
 def tree(op: str, n: int, root: int = 0) -> Schedule:
-    """A binomial tree: in step k the first 2ᵏ ranks send to the next 2ᵏ. ⌈log2 N⌉ steps, S bytes a message.
+    """Send along a binomial tree: in step k the first 2ᵏ ranks send to the next 2ᵏ. ⌈log2 N⌉ steps of S bytes.
 
     The broadcast is Gloo's (gloo/broadcast.cc). A reduce is the same backwards, an all-reduce both.
 
@@ -23,7 +23,7 @@ def tree(op: str, n: int, root: int = 0) -> Schedule:
 
 
 def parents(n: int) -> tuple[list[int], list[int]]:
-    """Each rank's parent in NCCL's two trees (trees.cc); -1 at a root. Inner ranks of one are leaves of the other.
+    """Return each rank's parent in NCCL's two trees (trees.cc), -1 at roots: inner ranks of one are the other's leaves.
 
     >>> parents(8)
     ([-1, 2, 4, 2, 0, 6, 4, 6], [1, 3, 1, 7, 5, 3, 5, -1])
@@ -44,7 +44,7 @@ def parents(n: int) -> tuple[list[int], list[int]]:
 
 
 def node_parents(nodes: int, gpus: int) -> tuple[list[int], list[int]]:
-    """The parents of `nodes` × `gpus` ranks in NCCL's two trees: a chain in each node, the tree over the chains' heads.
+    """Return parents of `nodes` × `gpus` ranks in NCCL's two trees: a chain a node, the tree over the chains' heads.
 
     Rank = node · gpus + place in the node; the head of a node's chain is its place 0 in both trees. (NCCL's search may
     choose different heads, to use different network cards: its log line "Trees" says which.)

@@ -85,7 +85,7 @@ class Topology:
         return "P2C" if path == "PHB" and len({a, b} & self.c2c) == 1 else path
 
     def nearest(self, gpu: str) -> tuple[str, ...]:
-        """The NICs with the best path to a GPU: its own, where it has one; none in a server without NICs."""
+        """Return the NICs with the best path to a GPU: its own, where it has one; none in a server without NICs."""
         paths = {nic: level(self.path(gpu, nic)) for nic in self.nics}
         return tuple(nic for nic, far in paths.items() if far == min(paths.values()))
 
