@@ -1,4 +1,4 @@
-"""ipyparallel launchers that fork, by the fork server of a run: `ipp.Cluster(engines="labkit", controller="labkit")`.
+"""Launchers of ipyparallel's that fork engines and the controller, by the fork server of a run.
 
 ipyparallel finds them by name, as entry points of this package. The reaper ends what they have started.
 """
