@@ -114,11 +114,12 @@ class Lab(Drawing):
         `labkit.show.sealed.SealedFlow`.
         """
         arguments.text('lab.flow("dist.all_reduce(x)", "x")', code, x, y or x)
+        console = self._console
         from labkit.cluster.flow import observe
         from labkit.show.flow import Flow, check
 
         check(means, root, self.n)
-        flow = Flow(observe(self._console, code, x, y or x), means, root)
+        flow = Flow(observe(console, code, x, y or x), means, root)
         if not predict:
             return flow
         from labkit.show.sealed import SealedFlow  # ipywidgets
@@ -135,10 +136,11 @@ class Lab(Drawing):
         ends with.
         """
         arguments.text('lab.wire("dist.all_reduce(x)")', code)
+        console = self._console
         from labkit.cluster.wire import count
         from labkit.show.wire import Wire
 
-        return Wire(count(self._console, code), self._console.records())
+        return Wire(count(console, code), console.records())
 
     def run(self, code: str, ranks: int | Sequence[int] | None = None) -> list[str]:
         """Run code as a `%%px` cell does, on all ranks or on some; the text that each of these ranks printed.
@@ -163,9 +165,10 @@ class Lab(Drawing):
     @property
     def last(self) -> Last:
         """What the last cell did, also after an error: `lab.last.timeline()`, `.steps()`, `.waits()`."""
+        console = self._console
         from labkit.show.last import Last  # matplotlib is loaded when there is something to draw
 
-        return Last(self._console.records(), self._console.outcome)
+        return Last(console.records(), console.outcome)
 
     def why(self) -> Waits:
         """Say in one sentence why the last cell is stuck, or was, and draw who waits for whom.
@@ -175,10 +178,11 @@ class Lab(Drawing):
         Below the picture stand the lines in which absent ranks are, or were. Of a cell that ended well it says that
         nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
         """
+        console = self._console
         from labkit.show.waits import Waits
 
-        outcome = self._console.seen()
-        return Waits(self._console.records(), outcome)
+        outcome = console.seen()
+        return Waits(console.records(), outcome)
 
     def check(self, name: str, means: str | Means | None = None, *, seed: int | None = None, **options: Any) -> Verdict:
         """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
@@ -195,9 +199,10 @@ class Lab(Drawing):
         """
         if not callable(name):  # a function has a sentence of its own
             arguments.text('lab.check("ring_shift")', name)
+        console = self._console
         from labkit.faces import task
 
-        return task.check(self._console, name, means, seed, **options)
+        return task.check(console, name, means, seed, **options)
 
     def exercise(self, name: str) -> Task:
         """Show what an exercise asks, drawn on an example, how long it takes, and how you stand.
@@ -206,9 +211,10 @@ class Lab(Drawing):
         >>> lab.exercise("ring_shift").hint()     # also .check(), .solution() once you have tried, .mine()
         """
         arguments.text('lab.exercise("ring_shift")', name)
+        console = self._console
         from labkit.faces.task import Task
 
-        return Task(self._console, name)
+        return Task(console, name)
 
     def use(self, *names: str) -> Note:
         """Give all ranks your function of this name, if one was found right, else the workbook's; says which.
@@ -222,9 +228,10 @@ class Lab(Drawing):
         A kept version that no longer works gives way to the workbook's, and the sentence says why.
         """
         arguments.text('lab.use("ring_shift")', *names)
+        console = self._console
         from labkit.faces import task
 
-        return task.use(self._console, names)
+        return task.use(console, names)
 
     def progress(self, lesson: str | None = None) -> ProgressTable:
         """List the exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
@@ -281,7 +288,7 @@ class Lab(Drawing):
 
     @property
     def _console(self) -> Console:
-        """The console of a lab that runs. Raises `LabError` where it was stopped."""
+        """The console; an import after this may open files. Raises `LabError` where the lab was stopped."""
         if not self.running:
             raise LabError("This lab was stopped. Call lab = start() for a new one.")
         file_limit.spare(**FILES)

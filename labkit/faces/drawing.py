@@ -52,9 +52,6 @@ class Drawing:
 
         Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
         """
-        from labkit.show.curves import Curves
-        from labkit.show.overlay import Overlay
-
         if not expressions:
             raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
         arguments.text('lab.curves("losses")', *expressions)
@@ -63,6 +60,9 @@ class Drawing:
         lists = {name: self._held(name, only) for name in dict.fromkeys([*expressions, *against])}
         pulled = {name: lists[name] for name in expressions}
         of = {name: (x, lists[x]) for name, x in zip(expressions, against, strict=True)} if against else None
+        from labkit.show.curves import Curves
+        from labkit.show.overlay import Overlay
+
         return (Overlay if overlay else Curves)(pulled, every, of, unit, xlabel, ylabel)
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
@@ -74,14 +74,14 @@ class Drawing:
         The first `warmup` repetitions are drawn hollow and left out of the median. Raises `LabError` where a rank has
         no such times.
         """
-        from labkit.show.times import Times
-        from labkit.theory import gpu_sharing
-
         arguments.quoted(
             'which times to draw: lab.times("readings"), where every rank has a list of seconds', expressions
         )
         kept = {expression: self._fetched("labkit.rank.agent.readings", expression) for expression in expressions}
         engines = self._console.engines
+        from labkit.show.times import Times
+        from labkit.theory import gpu_sharing
+
         shared = gpu_sharing.said([m.processor for m in engines.members], engines.gpu.under_mps)
         return Times(kept, warmup, shared)
 
@@ -94,12 +94,13 @@ class Drawing:
         A formula's value is one number for all ranks, or a list with one for each. Raises `LabError` where a rank
         lacks the dict, or where it holds anything but numbers, 0 or more.
         """
-        from labkit.show.bars import Bars
-
         arguments.quoted(
             'what to draw: lab.bars("ddp"), where every rank has ddp = footprint(model, optimizer)', expressions
         )
-        return Bars({expression: self.pull(expression) for expression in expressions}, formula)
+        held = {expression: self.pull(expression) for expression in expressions}
+        from labkit.show.bars import Bars
+
+        return Bars(held, formula)
 
     def _fetched(self, path: str, expression: str) -> list[Any]:
         """Call a function of `labkit.rank` that returns an error or a value on every rank, and return the values."""

@@ -59,7 +59,7 @@ def test_the_ranks_send_what_the_schedule_beside_the_card_sends_in_its_order(ran
     for name in built(ranks):  # 12 elements: every number of ranks here divides them
         ranks.run(f"x = torch.ones(12); {called(name, 'x')}")
         schedule = SCHEDULES[name]("all_reduce", ranks.n)
-        record = read(ranks._records())
+        record = read(ranks._console.records())
         for r in range(ranks.n):
             sent = [(m.send.view.offset, m.dst) for m in record.messages if m.src == r and m.send.view]
             wanted = [

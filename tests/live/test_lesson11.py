@@ -15,7 +15,7 @@ from labkit.content import exercises
 from tests.live.lesson_cells import code, run_cells
 from tests.live.versions import GLOO_ALL_TO_ALL
 from tests.scripts import printed
-from workbook import lesson11
+from workbook import harnesses
 from workbook.tools import sharding
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -208,11 +208,11 @@ def test_who_lets_weights_go_late_is_not_blamed_for_a_machine_that_stands_still(
             turns.append(60.0)
             alive.pop("late", None) if len(turns) == 3 else None
 
-    monkeypatch.setattr(lesson11, "time", Stalling)
+    monkeypatch.setattr(harnesses, "time", Stalling)
     late, never = (weakref.ref(weights) for weights in alive.values())
-    assert lesson11.kept([late]) == []
+    assert harnesses.kept([late]) == []
     assert len(turns) == 3, "it ends as soon as they are gone"
-    assert lesson11.kept([late, never]) == [1]
+    assert harnesses.kept([late, never]) == [1]
 
 
 LOOKS = """
