@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from labkit.theory import collectives as theory
+from labkit.theory.values import split
 from tests.live.ranks import Each, Ranks
 
 SIZES = (0, 1, 5, 12)
@@ -105,7 +106,7 @@ assert {{t.dtype for out in outs for t in out}} == {{x.dtype}}
     for size in SIZES:
         xs = [x % 2 for x in buffers(n, size)]  # what bool can hold as well
         values = [x.tolist() for x in xs]
-        chunks = [theory.split(x, n) for x in values]
+        chunks = [split(x, n) for x in values]
         expected = [
             [[x] for x in theory.broadcast(values, last)],
             [x or [] for x in theory.gather(values, last)],
@@ -158,7 +159,7 @@ def test_five_ranks_agree_too():
         code = "comms.all_reduce(x), comms.reduce_scatter(x.tensor_split(5)), comms.all_gather(x)"
         totals, mine, everyone = zip(*five(code, x=Each(xs)), strict=True)
     assert plain(totals) == plain(theory.all_reduce(arrays(xs)))
-    assert plain(mine) == plain(theory.reduce_scatter([theory.split(x.numpy(), 5) for x in xs]))
+    assert plain(mine) == plain(theory.reduce_scatter([split(x.numpy(), 5) for x in xs]))
     assert plain(everyone) == plain(theory.all_gather(arrays(xs)))
 
 
