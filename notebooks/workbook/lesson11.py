@@ -236,7 +236,7 @@ def run_shed_gradients(shed_gradients, layers):
     harness=run_shed_gradients,
 )
 def shed_gradients(params, shard):
-    """Let every later backward pass leave the mean gradient of this layer in shard.grad, and no p.grad.
+    """From now on, a backward pass leaves the mean gradient of this layer in shard.grad, and no p.grad.
 
     `shed_gradients(params, shard)` is called once for each layer, before training. From then on a backward pass calls
     `arrived` whenever one of the layer's gradients has been computed. Write its body: as soon as **all** gradients of
