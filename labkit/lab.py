@@ -264,6 +264,8 @@ class Lab(Drawing):
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that a lesson adds to labs, such as `lab.race`."""
+        if name in content.methods() and self.running:
+            file_limit.spare(**FILES)  # its module may not be imported yet
         method = None if name.startswith("_") else content.method(name)
         if method is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)

@@ -111,7 +111,7 @@ def test_a_notebook_that_may_not_have_one_more_is_told_what_to_do_and_works_once
     assert notebook.run(f"fill(300)\n{START}").error.startswith(full)
     assert notebook.run(f"free()\n{START}").error == ""
     notebook.value("fill(300)")
-    for code in (PX, "%%px\nif rank: dist.barrier()", "lab.why()", "lab.look('keep')"):
+    for code in (PX, "%%px\nif rank: dist.barrier()", "lab.why()", "lab.look('keep')", "lab.late('x', rank=1)"):
         assert notebook.run(code).error.startswith(full)
     notebook.value("free()")
     assert notebook.run(PX).stdout == EACH
