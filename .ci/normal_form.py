@@ -108,7 +108,7 @@ def reading(outputs: list[Any], scrub: Callable[[str], str]) -> dict[str, list[A
         if output.output_type == "stream":
             seen[output.name] = ["".join([*seen[output.name], output.text])]
         elif output.output_type == "error":
-            seen["error"] += [output.ename, output.evalue, *notes(output)]
+            seen["error"] += [output.ename, output.evalue, "\n".join(notes(output))]
         for kind, value in output.get("data", {}).items():
             seen[kind].append(value)
     return {kind: [scrub(v) if isinstance(v, str) else v for v in values] for kind, values in seen.items()}
