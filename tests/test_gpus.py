@@ -14,7 +14,7 @@ import torch
 
 from labkit import LabError
 from labkit.cluster.engines import Engines, Member
-from labkit.cluster.spread import Spread
+from labkit.cluster.spread import Ssh
 from labkit.floor import time_limits
 from labkit.rank import cell_record, clock, group, probe, recorder, spans, stream
 from labkit.show.table import LabTable
@@ -67,7 +67,7 @@ def test_without_a_gpu_nccl_is_refused():
 )
 def test_on_several_hosts_as_on_one(backend, gpus, each, chosen, said):
     wish = StartRequest(None, backend, "ssh", 10.0)
-    at, with_backend, why = _choose_far(wish, Spread("ssh", ("na", "nb"), (each, each)), gpus, "")
+    at, with_backend, why = _choose_far(wish, Ssh(("na", "nb"), (each, each)), gpus, "")
     assert with_backend == chosen
     assert why.startswith(said)
     assert at == sorted(at)
@@ -76,7 +76,7 @@ def test_on_several_hosts_as_on_one(backend, gpus, each, chosen, said):
 def test_nccl_wants_a_gpu_on_each_host():
     wish = StartRequest(None, "nccl", "ssh", 10.0)
     with pytest.raises(LabError, match="2 on host 0 and 0 on host 1"):
-        _choose_far(wish, Spread("ssh", ("na", "nb"), (2, 2)), [2, 0], "")
+        _choose_far(wish, Ssh(("na", "nb"), (2, 2)), [2, 0], "")
 
 
 def test_ranks_that_share_a_gpu_are_told_that_they_are_on_hosts_of_their_own():

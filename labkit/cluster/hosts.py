@@ -208,11 +208,12 @@ class Hosts:
     def revive(self, number: int) -> None:
         """Start the process of a host that was lost anew, where its launcher can do that alone."""
         host = self.hosts[number]
-        if self.wish.kind != "ssh":
+        launch = self.wish.anew(number, self._order, host.life + 1)
+        if launch is None:
             raise HostError(self._why_not(host))
         host.launched.end(0)
         host.life += 1
-        host.launched = Launched(self.wish.by_ssh(number, self._order, host.life), self.run)
+        host.launched = Launched(launch, self.run)
         name, host.name, host.lost, host.unreached, host.ends = host.name, "", "", None, {}
         try:
             self._until_called([host], lambda line: None)
@@ -228,7 +229,7 @@ class Hosts:
 
     def _why_not(self, host: Host) -> str:
         """Say why this launcher cannot replace the ranks of a host, and what to do."""
-        program = {"slurm": "srun", "mpi": "mpiexec"}[self.wish.kind]
+        program = self.wish.program
         if host.launched.ended():
             said = [line for line in host.launched.said if line.strip("-")]
             names = {each.called for each in self.hosts}
@@ -238,8 +239,7 @@ class Hosts:
             why = "\n".join([why, *told])
         else:
             why = f"{host.called} is lost ({host.lost}), and {program} starts no process a second time."
-        again = "No other job was submitted. " if self.wish.kind == "slurm" else ""
-        return f"{why}\n{again}Call start() for new ranks."
+        return f"{why}\n{self.wish.ended}Call start() for new ranks."
 
     def stop(self) -> None:
         """Let every host end its part, then end the commands that are left."""

@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labkit.cluster.host import ORDER, own_address
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, listed
 
-KINDS = ("ssh", "slurm", "mpi")  # that start a process on each host; every other launcher is ipyparallel's own
 MOST = 16  # CPU ranks on one host: more than that no laptop bears
 FEW = 2  # ranks on each host where no number is given, and there are no GPUs
 RSH = "OMPI_MCA_plm_rsh_agent"  # what OpenMPI uses instead of ssh
@@ -41,16 +40,20 @@ class Launch:
 
 @dataclass(frozen=True)
 class Spread:
-    """Which launcher starts how many ranks on which hosts.
+    """How many ranks one launcher starts on which hosts; each launcher is a class below.
 
     `hosts` are names in the order of the ranks, "" where the scheduler chooses; `counts` has the ranks of each, or
     None where the number of its GPUs decides. `config` is a profile's.
     """
 
-    kind: str
     hosts: tuple[str, ...]
     counts: tuple[int | None, ...]
     config: Any = None
+
+    kind: ClassVar[str]  # its name in `start(engines=)`
+    by: ClassVar[str]  # how the hosts are reached, in words
+    program: ClassVar[str]  # whose command it is, as a message names it
+    ended: ClassVar[str] = ""  # what a message adds where this command has ended
 
     def seats(self, gpus: Sequence[int], n: int | None) -> list[int]:
         """Return the number of each rank's host: host by host, `n` ranks or as many as there is room for."""
@@ -63,24 +66,94 @@ class Spread:
             )
         return seats[:n]
 
-    @property
-    def by(self) -> str:
-        """How the hosts are reached, in words."""
-        return {"ssh": "over ssh", "slurm": "by Slurm", "mpi": "by mpiexec"}[self.kind]
+    # -- what a launcher may have of its own --------------------------------------------------------------------------
 
-    # -- commands -----------------------------------------------------------------------------------------------
+    def known_hosts(self) -> Mapping[str, int] | None:
+        """Return the hosts with their ranks, where a call names none; None where this launcher chooses them."""
+        return None
+
+    def known_nodes(self) -> int:
+        """Return on how many hosts it starts where a call does not say."""
+        return 1
 
     def launches(self, order: str) -> list[Launch]:
         """Return the commands to run on this host; `order` is what each process is told, a line of JSON."""
-        if self.kind == "ssh":
-            return [self.by_ssh(h, order) for h in range(len(self.hosts))]
-        numbers = list(range(len(self.hosts)))
-        argv = self._srun() if self.kind == "slurm" else self._mpiexec()
-        return [Launch([*argv, self._python, "-m", "labkit.cluster.host"], numbers, "", {ORDER: order})]
+        argv = [*self.command(), self._python, "-m", "labkit.cluster.host"]
+        return [Launch(argv, list(range(len(self.hosts))), "", {ORDER: order})]
 
-    def by_ssh(self, number: int, order: str, life: int = 0) -> Launch:
+    def command(self) -> list[str]:
+        """Return the beginning of the one command that starts a process on every host."""
+        raise NotImplementedError
+
+    def anew(self, number: int, order: str, life: int) -> Launch | None:
+        """Return the command for one host whose process was lost; None where this launcher only starts all at once."""
+        return None
+
+    def others(self) -> list[str]:
+        """Return addresses of the other hosts, as far as their names tell."""
+        if not all(self.hosts):
+            return ["192.0.2.1"] if len(self.hosts) > 1 else []  # no host has this address: the way out
+        return [self._address_of(h) for h in range(len(self.hosts))]
+
+    def resolved_name(self, number: int) -> str:
+        """Return the name by which the resolver knows a host."""
+        return self.hosts[number]
+
+    # -- what all launchers share -----------------------------------------------------------------------------------
+
+    @cached_property
+    def address(self) -> str:
+        """The address of this host that the others reach; 127.0.0.1 where all of them are this one."""
+        if given := self.of_profile("Cluster").get("controller_ip", ""):
+            return str(given)
+        found = [own_address(other)[0] for other in self.others()]
+        beyond = [a for a in found if not a.startswith("127.")]
+        return beyond[0] if beyond else "127.0.0.1"
+
+    def _address_of(self, number: int) -> str:
+        if not (address := _resolved(self.resolved_name(number))):
+            raise LabError(
+                f"Nobody here knows a host {self.hosts[number]!r}: its name has no address. "
+                "Look how it is spelt, or add it to ~/.ssh/config, and start again."
+            )
+        return address
+
+    @property
+    def _python(self) -> str:
+        """The interpreter on the hosts: this one, unless a profile names another."""
+        return str(self.of_profile("SSHLauncher").get("remote_python", sys.executable))
+
+    def of_profile(self, *classes: str) -> dict[str, Any]:
+        """Return what a profile sets for these classes of ipyparallel's."""
+        found: dict[str, Any] = {}
+        for name in classes:
+            if self.config is not None and name in self.config:
+                found |= dict(self.config[name])
+        return found
+
+
+class Ssh(Spread):
+    """One ssh for each host, so that a host that was lost can be reached again."""
+
+    kind, by, program = "ssh", "over ssh", "ssh"
+
+    def known_hosts(self) -> Mapping[str, int] | None:
+        """Return the hosts of a profile; raise LabError where it names none, since ssh chooses no host."""
+        known = self.of_profile("SSHEngineSetLauncher").get("engines", {})
+        if not known:
+            raise LabError(
+                'Which hosts? Name them with the ranks of each: start(engines="ssh", hosts={"na": 2, "nb": 2}). '
+                "In a profile of ipyparallel's that is c.SSHEngineSetLauncher.engines."
+            )
+        return {host: each if isinstance(each, int) else each[0] for host, each in known.items()}
+
+    def launches(self, order: str) -> list[Launch]:
+        """Return one command for each host."""
+        return [self.anew(h, order, 0) for h in range(len(self.hosts))]
+
+    def anew(self, number: int, order: str, life: int) -> Launch:
         """Return the command for one host's process, also one that was lost; what is secret goes by standard input."""
-        ssh = self._config("SSHLauncher")
+        ssh = self.of_profile("SSHLauncher")
         path = os.environ.get("PYTHONPATH")
         there = ["env", f"PYTHONPATH={path}"] if path else []
         there += [self._python, "-m", "labkit.cluster.host"]
@@ -88,21 +161,34 @@ class Spread:
         argv = [*self._ssh, "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *ssh.get("ssh_args", [])]
         return Launch([*argv, self._login(number), shlex.join(there)], [number], line)
 
+    def resolved_name(self, number: int) -> str:
+        """Return what ssh makes of a host's name, which it may know from ~/.ssh/config."""
+        arguments = self.of_profile("SSHLauncher").get("ssh_args", [])
+        told = _output([*self._ssh, "-G", *arguments, self._login(number)]).splitlines()
+        return next((line.split()[1] for line in told if line.startswith("hostname ")), self.hosts[number])
+
     def _login(self, number: int) -> str:
-        user = self._config("SSHLauncher").get("user", "")
+        user = self.of_profile("SSHLauncher").get("user", "")
         return f"{user}@{self.hosts[number]}" if user else self.hosts[number]
 
     @property
     def _ssh(self) -> list[str]:
-        return list(self._config("SSHLauncher").get("ssh_cmd", ["ssh"]))
+        return list(self.of_profile("SSHLauncher").get("ssh_cmd", ["ssh"]))
 
-    @property
-    def _python(self) -> str:
-        """The interpreter on the hosts: this one, unless a profile names another."""
-        return str(self._config("SSHLauncher").get("remote_python", sys.executable))
 
-    def _srun(self) -> list[str]:
-        slurm = self._config("SlurmLauncher", "SlurmEngineSetLauncher")
+class Slurm(Spread):
+    """One srun for all hosts."""
+
+    kind, by, program = "slurm", "by Slurm", "srun"
+    ended = "No other job was submitted. "
+
+    def known_nodes(self) -> int:
+        """Return how many hosts the notebook's own allocation has."""
+        return int(os.environ.get("SLURM_JOB_NUM_NODES") or 1)
+
+    def command(self) -> list[str]:
+        """Return a step of srun: in the allocation that the notebook has, or in a new one."""
+        slurm = self.of_profile("SlurmLauncher", "SlurmEngineSetLauncher")
         nodes = len(self.hosts)
         argv = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
         argv += ["--job-name=labkit", "--input=none"]
@@ -114,8 +200,21 @@ class Spread:
         argv += [f"--{option}={slurm[name]}" for name, option in names.items() if slurm.get(name)]
         return [*argv, *shlex.split(slurm.get("options", ""))]
 
-    def _mpiexec(self) -> list[str]:
-        mpi = self._config("MPILauncher", "MPIEngineSetLauncher")
+    def others(self) -> list[str]:
+        """Return the addresses that Slurm's own names of the hosts have."""
+        asked = ["sinfo", "--noheader", "--format=%o"]
+        asked += [f"--nodes={nodes}"] if (nodes := os.environ.get("SLURM_JOB_NODELIST")) else []
+        return [a for name in _output(asked).split() if (a := _resolved(name))]
+
+
+class Mpi(Spread):
+    """One mpiexec for all hosts."""
+
+    kind, by, program = "mpi", "by mpiexec", "mpiexec"
+
+    def command(self) -> list[str]:
+        """Return the mpiexec that stands here, OpenMPI's or another."""
+        mpi = self.of_profile("MPILauncher", "MPIEngineSetLauncher")
         argv = list(mpi.get("mpi_cmd", ["mpiexec"]))
         named = all(self.hosts)
         told = _output([*argv, "--version"])
@@ -129,46 +228,8 @@ class Spread:
             argv += ["-ppn", "1", *(["-hosts", ",".join(self.hosts)] if named else [])]
         return [*argv, *mpi.get("mpi_args", []), "-n", str(len(self.hosts))]
 
-    # -- addresses ----------------------------------------------------------------------------------------------
 
-    @cached_property
-    def address(self) -> str:
-        """The address of this host that the others reach; 127.0.0.1 where all of them are this one."""
-        if given := self._config("Cluster").get("controller_ip", ""):
-            return str(given)
-        found = [own_address(other)[0] for other in self._others()]
-        beyond = [a for a in found if not a.startswith("127.")]
-        return beyond[0] if beyond else "127.0.0.1"
-
-    def _others(self) -> list[str]:
-        """Return addresses of the other hosts, as far as their names tell."""
-        if self.kind == "slurm":
-            asked = ["sinfo", "--noheader", "--format=%o"]
-            asked += [f"--nodes={nodes}"] if (nodes := os.environ.get("SLURM_JOB_NODELIST")) else []
-            return [a for name in _output(asked).split() if (a := _resolved(name))]
-        if not all(self.hosts):
-            return ["192.0.2.1"] if len(self.hosts) > 1 else []  # no host has this address: the way out
-        return [self._address_of(h) for h in range(len(self.hosts))]
-
-    def _address_of(self, number: int) -> str:
-        name = self.hosts[number]
-        if self.kind == "ssh":  # ssh knows names of its own
-            told = _output([*self._ssh, "-G", *self._config("SSHLauncher").get("ssh_args", []), self._login(number)])
-            name = next((line.split()[1] for line in told.splitlines() if line.startswith("hostname ")), name)
-        if not (address := _resolved(name)):
-            raise LabError(
-                f"Nobody here knows a host {self.hosts[number]!r}: its name has no address. "
-                "Look how it is spelt, or add it to ~/.ssh/config, and start again."
-            )
-        return address
-
-    def _config(self, *classes: str) -> dict[str, Any]:
-        """Return what a profile sets for these classes of ipyparallel's."""
-        found: dict[str, Any] = {}
-        for name in classes:
-            if self.config is not None and name in self.config:
-                found |= dict(self.config[name])
-        return found
+KINDS: dict[str, type[Spread]] = {launcher.kind: launcher for launcher in (Ssh, Slurm, Mpi)}
 
 
 def _output(argv: list[str]) -> str:
@@ -202,17 +263,10 @@ def spread(
     config: Any = None,
 ) -> Spread:
     """Check what was asked for; a profile's `config` fills in what was left out."""
-    wished = Spread(kind, (), (), config)
-    if hosts is None and kind == "ssh":
-        known = wished._config("SSHEngineSetLauncher").get("engines", {})
-        hosts = {host: each if isinstance(each, int) else each[0] for host, each in known.items()}
+    wished = KINDS[kind]((), (), config)
     if isinstance(hosts, str):
         raise LabError(f'hosts={hosts!r} is a text. Name the hosts with their ranks: hosts={{"{hosts}": 2}}.')
-    if kind == "ssh" and not hosts:
-        raise LabError(
-            'Which hosts? Name them with the ranks of each: start(engines="ssh", hosts={"na": 2, "nb": 2}). '
-            "In a profile of ipyparallel's that is c.SSHEngineSetLauncher.engines."
-        )
+    hosts = hosts or wished.known_hosts()
     if hosts:
         names = tuple(hosts)
         counts = tuple(hosts.values()) if isinstance(hosts, Mapping) else (per_node,) * len(names)
@@ -223,8 +277,7 @@ def spread(
         if not all(isinstance(name, str) and name and not name.startswith("-") for name in names):
             raise LabError(f"hosts={hosts!r}: the name of a host is a text that does not begin with a dash.")
     else:
-        if nodes is None:
-            nodes = int(os.environ.get("SLURM_JOB_NUM_NODES") or 1) if kind == "slurm" else 1
+        nodes = wished.known_nodes() if nodes is None else nodes
         names, counts = ("",) * nodes, (per_node,) * nodes
     for what, values, least in (("nodes", (nodes,), 1), ("ranks of a host", counts, 1)):
         for value in values:
