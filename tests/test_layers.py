@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+LONGEST = 500  # lines of a file
 ROOMS = ("floor", "theory", "outcome", "grading", "content", "rank", "cluster", "plot", "show", "faces")
 
 # What a room may import of labkit. `top` is what stands directly in labkit/, but for content.py, which is a room
@@ -272,6 +273,14 @@ def test_a_private_name_of_another_library_is_found(source: str):
 def test_a_files_own_private_names_are_its_own():
     own = "class A:\n    def _f(self, other: A): self._x, super()._y, other._f(), other._x, point._fields\n"
     assert private(f"{own}from labkit.theory import _x\nimport sys\nsys._getframe()\nx.__dict__\nx._repr_html_()") == []
+
+
+def test_no_file_is_longer_than_its_reader_can_hold():
+    """Data may be: lists of solutions that are right, or that take the least."""
+    data = {"other_ways.py", "cheapest.py"}
+    files = subprocess.check_output(["git", "ls-files", "-z", "*.py"], cwd=ROOT, text=True).rstrip("\0").split("\0")
+    lines = {f: len((ROOT / f).read_text().splitlines()) for f in files if (ROOT / f).is_file()}
+    assert {f: n for f, n in lines.items() if n > LONGEST and Path(f).name not in data} == {}
 
 
 @pytest.mark.slow

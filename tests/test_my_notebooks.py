@@ -457,17 +457,12 @@ def test_pulling_after_work_never_conflicts(tmp_path: Path):
             shutil.copy(ROOT / path, upstream / path)
     for arguments in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "one"], ["clone", "-q", ".", str(clone)]):
         command("git", *arguments, cwd=upstream, root=upstream)
-    mine = clone / "my-notebooks"
-    labkit = (sys.executable, "-m", "labkit")
+    mine, labkit = clone / "my-notebooks", (sys.executable, "-m", "labkit")
     command(*labkit, cwd=clone, root=clone)
-
     touched, ran = TWO, "00-start-here.ipynb"
     change(mine / touched, "mine")
     run_only(mine / ran)
-    solved = (
-        "from labkit.faces import progress; progress.save('swap', 'def swap(): ...'); "
-        "progress.change('swap', state='solved')"
-    )
+    solved = "from labkit.faces import progress as p; p.save('swap', 'a = 1'); p.change('swap', state='solved')"
     command(sys.executable, "-c", solved, cwd=mine, root=clone)
     assert (mine / "my-work" / "progress.json").is_file()
     assert command("git", "status", "--porcelain", cwd=clone, root=clone) == ""

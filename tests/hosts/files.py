@@ -1,4 +1,4 @@
-"""The files that a host needs, as texts: names, ssh, Slurm. Pure; `hosts.py` writes them."""
+"""The files that a host needs, as texts: names, ssh, Slurm, nbval. Pure; `hosts.py` writes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ NETWORK = "10.77.0"  # nobody else's: the switch and its hosts are in network na
 ADDRESSES = {"head": f"{NETWORK}.1", "na": f"{NETWORK}.11", "nb": f"{NETWORK}.12"}
 NODES = ("na", "nb")  # the hosts that Slurm gives to jobs
 CPUS = 4  # so many ranks a node, however few cores the machine has
+# What start() prints of where its ranks are: the one output of a lesson that names its launcher.
+START_SAYS = r"""
+[what start says]
+regex: (CPU ranks with Gloo)(?:: torch finds no GPU here\.|, on \d+ hosts [^\n]*\n[^\n]*\n[^\n]*you trust\.)
+replace: \1
+"""
 
 
 def hosts(name: str) -> str:

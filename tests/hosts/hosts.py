@@ -44,12 +44,6 @@ SWITCH = (
     f"mount -t tmpfs -o mode=1777 shared {SHARED}; ip link set lo up; "
     "ip link add switch type bridge; ip link set switch up; echo up; exec cat"
 )
-# What start() prints of where its ranks are: the one output of a lesson that names its launcher.
-START_SAYS = r"""
-[what start says]
-regex: (CPU ranks with Gloo)(?:: torch finds no GPU here\.|, on \d+ hosts [^\n]*\n[^\n]*\n[^\n]*you trust\.)
-replace: \1
-"""
 ENOUGH = 60.0  # seconds after which something that was asked for counts as hung
 
 
@@ -278,7 +272,7 @@ class Hosts:
         seen = f"/tmp/{folder.name}"
         pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-c", "/dev/null", "-q"]
         strict = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=120"]
-        (folder / "nbval.cfg").write_text((CHECKOUT / ".ci/nbval-sanitize.cfg").read_text() + START_SAYS)
+        (folder / "nbval.cfg").write_text((CHECKOUT / ".ci/nbval-sanitize.cfg").read_text() + files.START_SAYS)
         sanitize = ["--nbval-sanitize-with=nbval.cfg", f"--rootdir={seen}", notebook.name]
         given = {"LABKIT_PROGRESS": f"{seen}/progress", "LABKIT_QUIET": "1", **env}
         try:
