@@ -139,13 +139,17 @@ def _checked(
             nodes, per_node, hosts = (config.Lab.get(name) for name in ("nodes", "per_node", "hosts"))
     if hosts is not None and engines is None:
         engines = "ssh"
+    if engines is not None and not isinstance(engines, str):
+        raise LabError(f'engines={engines!r} is no name of a launcher. Leave it out, or give one, such as "mpi".')
     if engines in KINDS:
         return StartRequest(
             n, backend, engines, float(timeout), spread(engines, nodes, per_node, hosts, n, config), config
         )
     for name, value in (("nodes", nodes), ("per_node", per_node), ("hosts", hosts)):
         if value is not None:
-            raise LabError(f'{name}= is for several hosts. Say how they are reached: engines="ssh", "slurm" or "mpi".')
+            reached = words.listed([repr(kind) for kind in KINDS], "or")
+            instead = f", not {engines!r}" if engines else ""
+            raise LabError(f"{name}= is for several hosts. Say how they are reached: engines={reached}{instead}.")
     if n is not None and n > MOST and engines is None:
         raise LabError(f"n={n!r} is no number of ranks for one host. Choose 1 to {MOST}, such as start(4).")
     return StartRequest(n, backend, engines, float(timeout), None, config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 from traitlets.config import Config
@@ -104,6 +105,16 @@ def test_inside_a_job_ranks_are_a_step_of_it(monkeypatch):
     assert not [word for word in launch.argv if word.startswith("--cpus")]
 
 
+def mpi(folder: Path, version: str, **wish):
+    """What is asked of an mpiexec that says it has this version."""
+    mpiexec = folder / "mpiexec"
+    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
+    mpiexec.chmod(0o755)
+    config = Config()
+    config.MPILauncher.mpi_cmd = [str(mpiexec)]
+    return wished("mpi", config=config, **wish)
+
+
 @pytest.mark.parametrize(
     ("version", "hosts", "words"),
     [
@@ -113,15 +124,26 @@ def test_inside_a_job_ranks_are_a_step_of_it(monkeypatch):
     ],
 )
 def test_mpiexec_starts_one_process_a_host_in_the_words_of_each_mpi(tmp_path, version, hosts, words):
-    mpiexec = tmp_path / "mpiexec"
-    mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
-    mpiexec.chmod(0o755)
-    config = Config()
-    config.MPILauncher.mpi_cmd = [str(mpiexec)]
-    (launch,) = wished("mpi", nodes=None if hosts else 2, hosts=hosts, config=config).launches(ORDER)
+    (launch,) = mpi(tmp_path, version, nodes=None if hosts else 2, hosts=hosts).launches(ORDER)
     assert words in " ".join(launch.argv)
     assert launch.argv[-3:] == [sys.executable, "-m", "labkit.cluster.host"]
     assert "secret" not in " ".join(launch.argv)
+
+
+@pytest.mark.parametrize("job", ["", "SLURM_JOB_ID"])
+def test_the_ssh_of_mpich_neither_asks_nor_waits_unless_a_scheduler_reaches_the_hosts(tmp_path, monkeypatch, job):
+    if job:
+        monkeypatch.setenv(job, "12")
+    (launch,) = mpi(tmp_path, "HYDRA build details:", hosts=["na", "nb"]).launches(ORDER)
+    said = launch.environment.get("HYDRA_LAUNCHER_EXTRA_ARGS", "")
+    assert ("BatchMode=yes" in said and "ConnectTimeout=10" in said) is not bool(job)
+
+
+@pytest.mark.parametrize("kind", ["ssh", "mpi"])
+def test_a_hosts_name_is_the_one_that_ssh_knows_it_by(monkeypatch, kind):
+    monkeypatch.setattr(spread_module, "_output", lambda argv: "hostname 127.0.0.7\n" if argv[-1] == "alias" else "")
+    monkeypatch.setattr("shutil.which", lambda program: f"/usr/bin/{program}")
+    assert wished(kind, hosts=["alias"]).resolved_name(0) == "127.0.0.7"
 
 
 def test_a_missing_program_is_said(monkeypatch):
@@ -211,7 +233,15 @@ def test_what_is_said_in_start_goes_before_the_profile(profile, monkeypatch):
     assert wish(hosts={"na": 1}).spread.kind == "ssh"
 
 
-@pytest.mark.parametrize("option", [{"nodes": 2}, {"per_node": 2}])
-def test_hosts_need_a_launcher(option):
-    with pytest.raises(LabError, match="Say how they are reached"):
-        _checked(None, None, None, 10, option.get("nodes"), option.get("per_node"), None, None)
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"nodes": 2}, "nodes= is for several hosts. Say how they are reached: engines='ssh', 'slurm' or 'mpi'."),
+        ({"per_node": 2, "engines": "MPI"}, "per_node= .* engines='ssh', 'slurm' or 'mpi', not 'MPI'."),
+        ({"engines": ["ssh"]}, r"engines=\['ssh'\] is no name of a launcher"),
+    ],
+)
+def test_hosts_need_a_launcher_that_reaches_several(asked, says):
+    wish = {"engines": None, "nodes": None, "per_node": None, **asked}
+    with pytest.raises(LabError, match=says):
+        _checked(None, None, timeout=10, hosts=None, profile=None, **wish)

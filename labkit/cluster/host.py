@@ -31,7 +31,9 @@ from labkit.floor.errors import LabError
 
 ORDER = "LABKIT_ORDER"  # the variable that holds the order where it does not come by standard input
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")  # how launchers number what they start
-ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")  # mpiexec's word to an MPI program, which no engine is
+SSH_OF_MPICH = "HYDRA_LAUNCHER_EXTRA_ARGS"  # the arguments of the ssh by which MPICH's mpiexec reaches hosts
+# How the variables begin by which mpiexec speaks to an MPI program, which no engine is.
+ITS_OWN = ("OMPI_", "PMI_", "PMIX_", "MPI_LOCAL", "HYDI_", SSH_OF_MPICH)
 SAYS = "labkit: "  # how a line begins in which the process of a host says why it ends
 GONE, SILENT = "the notebook has ended.", "the notebook does not answer."  # why a host's process ends
 MOST = 4000  # characters of an engine's log that are told of its end

@@ -25,7 +25,7 @@ from labkit.cluster.host import SEAT
 from labkit.cluster.hosts import FarProcess, Hosts
 from labkit.cluster.process import Process, end_of
 from labkit.cluster.rundir import TAG, RunDir, choose_rundir, start_reaper
-from labkit.cluster.spread import Spread
+from labkit.cluster.spread import KINDS, Spread
 from labkit.cluster.stop_button import STOP
 from labkit.floor import kernel_internals, pid_namespace, time_limits
 from labkit.floor.errors import LabError
@@ -107,7 +107,7 @@ class Processes:
         except TraitError:
             raise LabError(
                 f"engines={self.launcher!r} is no launcher that ipyparallel knows. Leave it out, or start with "
-                "another: 'local', 'mpi', 'ssh', 'slurm'."
+                f"another: {', '.join(map(repr, ('local', *KINDS)))}."
             ) from None
         if forking:
             server.receive()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,13 +19,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from labkit.cluster.host import ORDER, own_address
+from labkit.cluster.host import ORDER, SSH_OF_MPICH, own_address
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, listed
 
 MOST = 16  # CPU ranks on one host: more than that no laptop bears
 FEW = 2  # ranks on each host where no number is given, and there are no GPUs
 RSH = "OMPI_MCA_plm_rsh_agent"  # what OpenMPI uses instead of ssh
+UNATTENDED = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10")  # ssh would ask, or wait for minutes
+JOBS = {"SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID", "HYDRA_LAUNCHER"}  # in one of these MPICH may not use ssh
 PROFILE = "LABKIT_PROFILE"  # the profile of a start() that names no launcher
 
 
@@ -79,11 +82,18 @@ class Spread:
     def launches(self, order: str) -> list[Launch]:
         """Return the commands to run on this host; `order` is what each process is told, a line of JSON."""
         argv = [*self.command(), self._python, "-m", "labkit.cluster.host"]
-        return [Launch(argv, list(range(len(self.hosts))), "", {ORDER: order})]
+        return [Launch(argv, list(range(len(self.hosts))), "", {ORDER: order, **self.variables()})]
 
     def command(self) -> list[str]:
-        """Return the beginning of the one command that starts a process on every host."""
+        """Return the beginning of the one command that starts a process on every host.
+
+        It hands `ORDER` and PYTHONPATH on to them.
+        """
         raise NotImplementedError
+
+    def variables(self) -> dict[str, str]:
+        """Return what this command takes by the environment."""
+        return {}
 
     def anew(self, number: int, order: str, life: int) -> Launch | None:
         """Return the command for one host whose process was lost; None where this launcher only starts all at once."""
@@ -153,19 +163,16 @@ class Ssh(Spread):
 
     def anew(self, number: int, order: str, life: int) -> Launch:
         """Return the command for one host's process, also one that was lost; what is secret goes by standard input."""
-        ssh = self.of_profile("SSHLauncher")
         path = os.environ.get("PYTHONPATH")
         there = ["env", f"PYTHONPATH={path}"] if path else []
         there += [self._python, "-m", "labkit.cluster.host"]
         line = order.replace("{", f'{{"number": {number}, "life": {life}, ', 1) + "\n"
-        argv = [*self._ssh, "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", *ssh.get("ssh_args", [])]
-        return Launch([*argv, self._login(number), shlex.join(there)], [number], line)
+        argv = [*self._ssh, "-T", *UNATTENDED, *self._arguments, self._login(number), shlex.join(there)]
+        return Launch(argv, [number], line)
 
     def resolved_name(self, number: int) -> str:
-        """Return what ssh makes of a host's name, which it may know from ~/.ssh/config."""
-        arguments = self.of_profile("SSHLauncher").get("ssh_args", [])
-        told = _output([*self._ssh, "-G", *arguments, self._login(number)]).splitlines()
-        return next((line.split()[1] for line in told if line.startswith("hostname ")), self.hosts[number])
+        """Return what ssh makes of a host's name."""
+        return _known_to_ssh([*self._ssh, "-G", *self._arguments, self._login(number)], self.hosts[number])
 
     def _login(self, number: int) -> str:
         user = self.of_profile("SSHLauncher").get("user", "")
@@ -174,6 +181,10 @@ class Ssh(Spread):
     @property
     def _ssh(self) -> list[str]:
         return list(self.of_profile("SSHLauncher").get("ssh_cmd", ["ssh"]))
+
+    @property
+    def _arguments(self) -> list[str]:
+        return list(self.of_profile("SSHLauncher").get("ssh_args", []))
 
 
 class Slurm(Spread):
@@ -214,19 +225,40 @@ class Mpi(Spread):
 
     def command(self) -> list[str]:
         """Return the mpiexec that stands here, OpenMPI's or another."""
-        mpi = self.of_profile("MPILauncher", "MPIEngineSetLauncher")
-        argv = list(mpi.get("mpi_cmd", ["mpiexec"]))
-        named = all(self.hosts)
-        told = _output([*argv, "--version"])
-        if "Open MPI" in told or "OpenRTE" in told:  # binds a process to one core, and its forks with it
+        argv, named = self._mpiexec, all(self.hosts)
+        if self._is_openmpi:  # binds a process to one core, and its forks with it
             argv += ["-x", ORDER, "--bind-to", "none"]
             argv += ["-x", "PYTHONPATH"] if os.environ.get("PYTHONPATH") else []
-            if os.environ.get(RSH, "ssh").startswith("ssh"):  # it would wait for minutes, or ask
-                argv += ["--mca", "plm_rsh_args", "-o BatchMode=yes -o ConnectTimeout=10"]
+            if os.environ.get(RSH, "ssh").startswith("ssh"):
+                argv += ["--mca", "plm_rsh_args", " ".join(UNATTENDED)]
             argv += ["--host", ",".join(f"{h}:1" for h in self.hosts)] if named else ["--map-by", "ppr:1:node"]
         else:  # mpich's hydra, and those that are made of it
             argv += ["-ppn", "1", *(["-hosts", ",".join(self.hosts)] if named else [])]
-        return [*argv, *mpi.get("mpi_args", []), "-n", str(len(self.hosts))]
+        return [*argv, *self._config.get("mpi_args", []), "-n", str(len(self.hosts))]
+
+    def variables(self) -> dict[str, str]:
+        """Return the arguments of the ssh that MPICH uses: they have no other way."""
+        if self._is_openmpi or not all(self.hosts) or {SSH_OF_MPICH, *JOBS} & set(os.environ):
+            return {}
+        return {SSH_OF_MPICH: " ".join(UNATTENDED)}
+
+    def resolved_name(self, number: int) -> str:
+        """Return what ssh, if it is here, makes of a host's name: mpiexec will use it, unless a scheduler has it."""
+        name = self.hosts[number]
+        return _known_to_ssh(["ssh", "-G", name], name) if shutil.which("ssh") else name
+
+    @property
+    def _config(self) -> dict[str, Any]:
+        return self.of_profile("MPILauncher", "MPIEngineSetLauncher")
+
+    @property
+    def _mpiexec(self) -> list[str]:
+        return list(self._config.get("mpi_cmd", ["mpiexec"]))
+
+    @cached_property
+    def _is_openmpi(self) -> bool:
+        told = _output([*self._mpiexec, "--version"])
+        return "Open MPI" in told or "OpenRTE" in told
 
 
 KINDS: dict[str, type[Spread]] = {launcher.kind: launcher for launcher in (Ssh, Slurm, Mpi)}
@@ -237,6 +269,12 @@ def _output(argv: list[str]) -> str:
         return subprocess.run(argv, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
     except OSError as error:
         raise absent(argv[0], error) from None
+
+
+def _known_to_ssh(asked: list[str], name: str) -> str:
+    """Return the name or address that ssh has for a host, from ~/.ssh/config for instance."""
+    told = _output(asked).splitlines()
+    return next((line.split()[1] for line in told if line.startswith("hostname ")), name)
 
 
 def absent(program: str, error: OSError) -> LabError:

@@ -162,32 +162,6 @@ def uneven(n: int) -> list[Case]:
     ]
 
 
-def scalars(n: int) -> list[Case]:
-    """Make a tensor of one number, without a dimension, on every rank."""
-    return [
-        Case([np.array(r + 1.0, dtype="float32") for r in range(n)]),
-        Case([np.array(-2.5 * r, dtype="float64") for r in range(n)], "negative numbers"),
-        Case([np.array(7 * r - 3, dtype="int64") for r in range(n)], "integers"),
-    ]
-
-
-def with_roots(inputs: Callable[[int], Sequence[Case]], name: str = "root") -> Callable[[int], list[Case]]:
-    """Make the same cases with every rank as the root in turn, the first case with root 0.
-
-    >>> [case.options for case in with_roots(scalars)(2)]
-    [{'root': 0}, {'root': 1}, {'root': 0}]
-    """
-
-    def rooted(n: int) -> list[Case]:
-        cases = inputs(n)
-        return [
-            Case(case.xs, f"{name} {i % n}" + (f", {case.about}" if case.about else ""), {name: i % n}, case.dtype)
-            for i, case in enumerate(cases)
-        ]
-
-    return rooted
-
-
 def nothing(n: int) -> list[Case]:
     """Make a case without an argument: what counts is which rank it is."""
     return [Case([()] * n)]

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from labkit.floor.words import count, listed, ranks
+from labkit.floor.words import count, listed
 from labkit.theory.log import Op
 from labkit.theory.primitives import find
-from labkit.theory.record import Record, rounds
+from labkit.theory.record import Record
 
 NEIGHBOURS = {1: "the next rank", -1: "the rank before it"}
 
@@ -56,22 +56,10 @@ class Messages:
             sends = [op for op in mine if op.kind == "send"]
             said = f"Rank {r} sends {count(len(sends), 'message')}{_at(*sends)}"
             if len(sends) > most:
-                return f"{said}, and {_enough(most)}."
+                return f"{said}, and {enough(most)}."
             if 0 < len(sends) < self.least:
                 return f"{said}, and {self.least} are asked for."
         return ""
-
-
-@dataclass(frozen=True)
-class InSteps:
-    """So many messages follow one another at most, where a rank may send to several others at the same time."""
-
-    most: Callable[[int], float]
-
-    def broken(self, record: Record) -> str:
-        steps = max(rounds(record).values(), default=0)
-        most = self.most(record.n)
-        return f"{steps} steps follow one another, and {_enough(most)}." if steps > most else ""
 
 
 @dataclass(frozen=True)
@@ -85,24 +73,8 @@ class Calls:
             if len(mine) > self.most:
                 names = listed(list(dict.fromkeys(op.called for op in mine)))
                 times = f"{count(len(mine), 'call')} that communicate{'s' * (len(mine) == 1)}, {names}{_at(*mine)}"
-                return f"Rank {r} makes {times}, and {_enough(self.most)}."
+                return f"Rank {r} makes {times}, and {enough(self.most)}."
         return ""
-
-
-@dataclass(frozen=True)
-class SameGroups:
-    """All ranks make the same groups in the same order, also those that they are not in."""
-
-    def broken(self, record: Record) -> str:
-        made = [log.made for log in record.logs]
-        odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
-        if odd is None:
-            return ""
-        mine, others = (" and then ".join(f"one of {ranks(g)}" for g in made[r]) or "no group" for r in (odd, -1))
-        return (
-            f"Rank {odd} makes {mine}, and rank {record.n - 1} {others}. Every rank makes all groups, in the same "
-            "order, also those that it is not in."
-        )
 
 
 @dataclass(frozen=True)
@@ -126,34 +98,8 @@ class Once:
         return ""
 
 
-@dataclass(frozen=True)
-class Root:
-    """Where a collective has a root, it is this rank, numbered as torch numbers the ranks of the world."""
-
-    rank: int
-
-    def broken(self, record: Record) -> str:
-        for op in record.calls:
-            if op.kind == "collective" and op.peer not in (None, self.rank):
-                named = f"calls {op.called} with rank {op.peer} as the root{op.at}"
-                return f"Rank {op.rank} {named}, and rank {self.rank} is asked for."
-        return ""
-
-
-@dataclass(frozen=True)
-class Travels:
-    """What the ranks send or reduce has this dtype."""
-
-    dtype: str
-
-    def broken(self, record: Record) -> str:
-        for op in record.calls:
-            if op.kind != "recv" and op.dtype not in (None, self.dtype):
-                return f"Rank {op.rank} brings {op.dtype} to {op.called}{op.at}, and {self.dtype} is asked for."
-        return ""
-
-
-def _enough(most: float) -> str:
+def enough(most: float) -> str:
+    """Say how many of something are enough."""
     return "none is needed" if most == 0 else f"{most:.0f} {'is' if most == 1 else 'are'} enough"
 
 

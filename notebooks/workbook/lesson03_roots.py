@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ import numpy as np
 
 from labkit.floor.words import count
 from labkit.grading.exercise import Budget, Least, exercise
-from labkit.grading.inputs import Case, draws, vectors, with_roots
-from labkit.grading.promises import Once, Root
+from labkit.grading.inputs import Case, draws, vectors
+from labkit.grading.promises import Once
 from labkit.theory import collectives
 from labkit.theory.primitives import OBJECTS
+from labkit.theory.record import Record
 from labkit.theory.values import split
 
 if TYPE_CHECKING:
@@ -91,6 +93,20 @@ def broken_repair_reduce(loss):
         total = dist.reduce(loss, dst=0, op=dist.ReduceOp.SUM)
         return total / world_size
     return loss
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where a collective has a root, it is this rank, numbered as torch numbers the ranks of the world."""
+
+    rank: int
+
+    def broken(self, record: Record) -> str:
+        for op in record.calls:
+            if op.kind == "collective" and op.peer not in (None, self.rank):
+                named = f"calls {op.called} with rank {op.peer} as the root{op.at}"
+                return f"Rank {op.rank} {named}, and rank {self.rank} is asked for."
+        return ""
 
 
 @exercise(
@@ -293,12 +309,20 @@ def broadcast_from_scatter_all_gather(x):
     return torch.cat(parts)[: len(x)]
 
 
+def _every_root(n: int) -> list[Case]:
+    """Make buffers with every rank as the root in turn, the first case with root 0."""
+    return [
+        Case(case.xs, f"root {i % n}" + (f", {case.about}" if case.about else ""), {"root": i % n}, case.dtype)
+        for i, case in enumerate(vectors(n))
+    ]
+
+
 @exercise(
     "A broadcast in ⌈log2 N⌉ steps",
     collectives.broadcast,
     minutes=15,
     difficulty=3,
-    inputs=with_roots(vectors),
+    inputs=_every_root,
     forbids=("collectives",),
     budget=Budget(steps=lambda n: (n - 1).bit_length()),
     keeps_input=True,

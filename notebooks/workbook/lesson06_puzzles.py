@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from math import log2
 from typing import TYPE_CHECKING
 
 from labkit.grading.exercise import NOTHING, Budget, Least, exercise
 from labkit.grading.inputs import Case, counting, vectors
-from labkit.grading.promises import InSteps, Messages, OnlyTo
+from labkit.grading.promises import Messages, OnlyTo, enough
 from labkit.theory import collectives
+from labkit.theory.record import Record, rounds
 from labkit.theory.values import split
 
 if TYPE_CHECKING:
@@ -242,6 +245,18 @@ def two_hosts(x, hosts):
         mine += room
     swap(mine, other, mate)
     return total
+
+
+@dataclass(frozen=True)
+class InSteps:
+    """So many messages follow one another at most, where a rank may send to several others at the same time."""
+
+    most: Callable[[int], float]
+
+    def broken(self, record: Record) -> str:
+        steps = max(rounds(record).values(), default=0)
+        most = self.most(record.n)
+        return f"{steps} steps follow one another, and {enough(most)}." if steps > most else ""
 
 
 @by_messages(

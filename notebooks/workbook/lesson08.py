@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
-from labkit.grading.promises import Calls, Once, Travels
+from labkit.grading.promises import Calls, Once
+from labkit.theory.record import Record
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, dist, torch, world_size
@@ -40,6 +42,19 @@ def _tables(n: int) -> list[Case]:
         Case([np.full((200 * s, 1), 1000 + r, dtype="float16") for r, s in enumerate(sizes)], "float16, many rows"),
         Case(tables([0] * n), "nobody has a row"),
     ]
+
+
+@dataclass(frozen=True)
+class Travels:
+    """What the ranks send or reduce has this dtype."""
+
+    dtype: str
+
+    def broken(self, record: Record) -> str:
+        for op in record.calls:
+            if op.kind != "recv" and op.dtype not in (None, self.dtype):
+                return f"Rank {op.rank} brings {op.dtype} to {op.called}{op.at}, and {self.dtype} is asked for."
+        return ""
 
 
 @exercise(

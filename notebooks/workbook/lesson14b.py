@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.floor.words import ranks
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import counting
 from labkit.grading.prediction import ask, series
-from labkit.grading.promises import Calls, SameGroups
+from labkit.grading.promises import Calls
+from labkit.theory.record import Record
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
@@ -72,6 +75,22 @@ def broken_from_the_second(x):
     if rank > 0:
         dist.broadcast(got, src=1, group=team)  # members 0, 1, 2: the second one is 1
     return got
+
+
+@dataclass(frozen=True)
+class SameGroups:
+    """All ranks make the same groups in the same order, also those that they are not in."""
+
+    def broken(self, record: Record) -> str:
+        made = [log.made for log in record.logs]
+        odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
+        if odd is None:
+            return ""
+        mine, others = (" and then ".join(f"one of {ranks(g)}" for g in made[r]) or "no group" for r in (odd, -1))
+        return (
+            f"Rank {odd} makes {mine}, and rank {record.n - 1} {others}. Every rank makes all groups, in the same "
+            "order, also those that it is not in."
+        )
 
 
 @exercise(

@@ -10,10 +10,14 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Budget, Exercise
 from labkit.grading.inputs import Case
 from labkit.grading.limits import remarks, unheard
-from labkit.grading.promises import Calls, InSteps, Messages, Once, OnlyTo, Root, SameGroups, Travels
+from labkit.grading.promises import Calls, Messages, Once, OnlyTo
 from labkit.outcome.outcome import Outcome, RankOutcome
 from labkit.theory.record import read
 from tests.recorded import Told, told
+from workbook.lesson03_roots import Root
+from workbook.lesson06_puzzles import InSteps
+from workbook.lesson08 import Travels
+from workbook.lesson14b import SameGroups
 
 
 def record(*ranks):

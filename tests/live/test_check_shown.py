@@ -42,7 +42,11 @@ def test_in_place_kept_inputs_options_and_no_argument(lab):
     verdict = checked(lab, "def f(x):\n    dist.all_reduce(x)\n    return x", keeps_input=True)
     assert "the argument is changed" in verdict.says[0]
     code = "def f(x, root):\n    y = x.clone()\n    dist.broadcast(y, root)\n    return y"
-    assert checked(lab, code, means=collectives.broadcast, inputs=inputs.with_roots(inputs.vectors)).ok
+
+    def rooted(n):
+        return [Case(case.xs, options={"root": i % n}) for i, case in enumerate(inputs.vectors(n))]
+
+    assert checked(lab, code, means=collectives.broadcast, inputs=rooted).ok
     assert checked(lab, "def f():\n    return rank", means=lambda xs: list(range(len(xs))), inputs=inputs.nothing).ok
 
 

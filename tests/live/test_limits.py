@@ -6,9 +6,11 @@ import pytest
 
 from labkit.grading.exercise import Budget
 from labkit.grading.inputs import Case, draws
-from labkit.grading.promises import Calls, OnlyTo, SameGroups, Travels
+from labkit.grading.promises import Calls, OnlyTo
 from labkit.theory import collectives
 from labkit.theory.values import split
+from workbook.lesson08 import Travels
+from workbook.lesson14b import SameGroups
 
 FUNCOL = "import torch.distributed._functional_collectives as funcol\n"
 BY_OTHER_WAYS = {

@@ -275,7 +275,7 @@ def test_a_magic_before_the_first_start_says_so(no_ranks, magic):
 def test_a_magic_after_a_failed_start_says_what_happened_and_what_to_do():
     with Notebook() as notebook:
         failed = notebook.run("import labkit\nlabkit.start(engines='carrier pigeons')").error
-        assert failed.endswith("'local', 'mpi', 'ssh', 'slurm'.")
+        assert failed.endswith("'local', 'ssh', 'slurm', 'mpi'.")
         told = failed.replace("LabError: ", "LabError: There are no ranks, since start() failed: ")
         assert notebook.run("%%px\n1").error == notebook.run("%px 1").error == told
         notebook.value("lab = labkit.start(1)")
