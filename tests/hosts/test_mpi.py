@@ -51,7 +51,7 @@ def test_a_machine_without_mpiexec_is_said(hosts):
         assert eventually(lambda: not left(hosts), 10), left(hosts)
 
 
-def test_mpich_starts_ranks_as_well(hosts):
+def test_mpich_starts_ranks_as_well_and_a_host_that_is_out_of_reach_is_said(hosts):
     with Launcher().open(hosts) as notebook:  # the environment's own mpiexec comes first in PATH
         cell = Mpi().start(notebook)
         assert cell.status == "ok", cell
@@ -60,7 +60,14 @@ def test_mpich_starts_ranks_as_well(hosts):
         os.kill(hosts.outside(*table(notebook)[3]), signal.SIGKILL)
         assert eventually(lambda: states(notebook)[3] == "dead")
         alive(notebook, (3,))
+        mpichs = notebook.run("%%px\nimport os\n[n for n in os.environ if n.startswith(('HYDI_', 'HYDRA_', 'PMI_'))]")
+        assert mpichs.stdout == "ranks 0–3 │ []\n", mpichs
         notebook.value("lab.stop()")
+        hosts.cut("nb")
+        cell = Mpi().start(notebook)
+        hosts.mend("nb")
+        assert cell.error.startswith("LabError"), cell
+        assert "nb" in cell.error
         assert eventually(lambda: not left(hosts), 10), left(hosts)
 
 
