@@ -26,6 +26,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def _told(outputs: list[Any]) -> list[NotebookNode]:
     """The outputs, each error with its notes as a field of their own."""
     return [
-        NotebookNode({**output, "notes": "\n".join(notes(output))}) if output.output_type == "error" else output
+        NotebookNode({**output, "notes": notes(output)}) if output.output_type == "error" else output
         for output in outputs
     ]

@@ -46,10 +46,10 @@ def strip_ansi(value: Any) -> Any:
     return value
 
 
-def notes(output: Any) -> list[str]:
+def notes(output: Any) -> str:
     """The lines that labkit writes below an error: what became of the other ranks, and what to do."""
     lines = strip_ansi("\n".join(output.get("traceback", ()))).splitlines()
-    return lines[next((i for i, line in enumerate(lines) if line.startswith(NOTE)), len(lines)) :]
+    return "\n".join(lines[next((i for i, line in enumerate(lines) if line.startswith(NOTE)), len(lines)) :])
 
 
 def normal_output(output: Any, number: int) -> nbformat.NotebookNode:
@@ -57,7 +57,7 @@ def normal_output(output: Any, number: int) -> nbformat.NotebookNode:
     output = nbformat.from_dict(strip_ansi(output))
     if output.output_type == "error":
         # Not []: outside JupyterLab a notebook's reader sees the traceback or nothing.
-        output.traceback = ["\n".join([f"{output.ename}: {output.evalue}", *notes(output)])]
+        output.traceback = ["\n".join(filter(None, [f"{output.ename}: {output.evalue}", notes(output)]))]
     if output.output_type == "execute_result":
         output.execution_count = number
     if "data" in output:
@@ -108,7 +108,7 @@ def reading(outputs: list[Any], scrub: Callable[[str], str]) -> dict[str, list[A
         if output.output_type == "stream":
             seen[output.name] = ["".join([*seen[output.name], output.text])]
         elif output.output_type == "error":
-            seen["error"] += [output.ename, output.evalue, "\n".join(notes(output))]
+            seen["error"] += [output.ename, output.evalue, notes(output)]
         for kind, value in output.get("data", {}).items():
             seen[kind].append(value)
     return {kind: [scrub(v) if isinstance(v, str) else v for v in values] for kind, values in seen.items()}

@@ -264,10 +264,10 @@ class Lab(Drawing):
 
     def __getattr__(self, name: str) -> Any:
         """Return a method that a lesson adds to labs, such as `lab.race`."""
-        own = name.startswith("_")
-        if not own and self.running:
+        private = name.startswith("_")
+        if not private and self.running:
             file_limit.spare(**FILES)  # what names the methods may not be imported yet, nor the method's module
-        method = None if own else content.method(name)
+        method = None if private else content.method(name)
         if method is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
         return MethodType(method, self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -312,7 +312,7 @@ def broadcast_from_scatter_all_gather(x):
 def _every_root(n: int) -> list[Case]:
     """Make buffers with every rank as the root in turn, the first case with root 0."""
     return [
-        Case(case.xs, f"root {i % n}" + (f", {case.about}" if case.about else ""), {"root": i % n}, case.dtype)
+        replace(case, about=f"root {i % n}" + (f", {case.about}" if case.about else ""), options={"root": i % n})
         for i, case in enumerate(vectors(n))
     ]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import labkit
@@ -44,7 +46,7 @@ def test_in_place_kept_inputs_options_and_no_argument(lab):
     code = "def f(x, root):\n    y = x.clone()\n    dist.broadcast(y, root)\n    return y"
 
     def rooted(n):
-        return [Case(case.xs, options={"root": i % n}) for i, case in enumerate(inputs.vectors(n))]
+        return [replace(case, options={"root": i % n}) for i, case in enumerate(inputs.vectors(n))]
 
     assert checked(lab, code, means=collectives.broadcast, inputs=rooted).ok
     assert checked(lab, "def f():\n    return rank", means=lambda xs: list(range(len(xs))), inputs=inputs.nothing).ok
