@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from labkit.theory import primitives
 from tests.gpu import lane
+from tests.gpu.primitives import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = "tests/gpu/checks.py"
@@ -126,6 +128,11 @@ def test_without_a_gpu_every_check_is_skipped_by_name_and_none_is_right():
         assert any(row.startswith(f"| {name.replace(', ', ' | ')} |") for row in rows)
     counted = f"{len(rows)} checks: 0 right, 0 wrong, 0 not run as often as they should be, {len(rows)} skipped."
     assert counted in ran.stdout
+
+
+def test_every_primitive_has_a_check():
+    named = {word for name in PRIMITIVES for word in re.findall(r"\w+", name)}
+    assert {found.name for found in map(primitives.find, named) if found} == set(primitives.PRIMITIVES)
 
 
 def test_a_program_is_hidden_and_those_beside_it_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

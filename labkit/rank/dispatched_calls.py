@@ -166,11 +166,11 @@ def _split(x: torch.Tensor, sizes: Any, n: int, none: int) -> Any:
     return tuple(size * row for size in sizes) if sizes else _part(x, n, none)
 
 
-def _coalesced(kind: str, gives: str, takes: str) -> Callable[..., Call]:
+def _coalesced(kind: str, each: str) -> Callable[..., Call]:
     """Return a describer of several tensors at once: as many, with as many elements and the same dtype on each rank."""
 
     def describe(given: dict[str, Any], group: Place) -> Call:
-        tensors = given[gives]
+        tensors = given[each]
         dtypes = "+".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors))
         reduce = _reduction(given["reduce_op"]) if "reduce_op" in given else ""
         shape = "+".join(str(list(x.shape)) for x in tensors)
@@ -191,9 +191,10 @@ CALLS: dict[str, Callable[[dict[str, Any], Place], Call]] = {
     "scatter_": _scatter,
     "alltoall_": _all_to_all,
     "alltoall_base_": _all_to_all_single,
-    "allreduce_coalesced_": _coalesced("all_reduce of several", "tensors", "tensors"),
-    "allgather_into_tensor_coalesced_": _coalesced("all_gather of several", "inputs", "outputs"),
-    "reduce_scatter_tensor_coalesced_": _coalesced("reduce_scatter of several", "outputs", "inputs"),
+    "allreduce_coalesced_": _coalesced("all_reduce of several", "tensors"),
+    "allgather_coalesced_": _coalesced("all_gather of several", "input_list"),
+    "allgather_into_tensor_coalesced_": _coalesced("all_gather of several", "inputs"),
+    "reduce_scatter_tensor_coalesced_": _coalesced("reduce_scatter of several", "outputs"),
     "barrier": lambda given, group: Call("barrier"),
     "monitored_barrier_": lambda given, group: Call("monitored_barrier"),
 }

@@ -133,6 +133,11 @@ PRIMITIVES: dict[str, tuple[str, Wants]] = {
         "if rank == 0: dist.send(x, 1)\nif rank == 1: dist.recv(x, 0)\ny = x if rank == 1 else None",
         lambda xs: collectives.send_recv(xs, 0, 1),
     ),
+    "send_object_list and recv_object_list": (
+        'y = [None]\nif rank == 0: dist.send_object_list([{"rank": rank}], 1)\n'
+        "if rank == 1: dist.recv_object_list(y, 0)",
+        lambda xs: [[OBJECTS[0] if r == 1 else None] for r in range(N)],
+    ),
     "batch_isend_irecv": (
         "y = empty(len(x))\nops = [dist.P2POp(dist.isend, x, right), dist.P2POp(dist.irecv, y, left)]\n"
         "for work in dist.batch_isend_irecv(ops): work.wait()",

@@ -90,6 +90,11 @@ MISMATCHES = {
         "dist.reduce_scatter(x[:1], list(x.split(1))) if rank else dist.reduce_scatter_tensor(x[:1], x)",
         "operation",
     ),
+    "gathered lists": (
+        "xs = [torch.ones(2), torch.ones(3 + (rank == 1))]\n"
+        "dist.all_gather_coalesced([[torch.zeros_like(x) for x in xs] for _ in range(world_size)], xs)",
+        "number of elements",
+    ),
     "functional": (
         "import torch.distributed._functional_collectives as fc\n"
         "fc.all_reduce(torch.ones(2 + rank), 'sum', dist.group.WORLD)",

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from labkit.rank import call_facts, comms, torch_aliases
+from labkit.rank import call_facts, comms, dispatched_calls, torch_aliases
 from labkit.theory.primitives import PRIMITIVES, find
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -89,6 +89,13 @@ def test_a_function_has_the_names_and_the_arguments_that_the_table_says(subtests
                 arguments = inspect.signature(getattr(dist, name)).parameters
                 assert {function.data, primitive.other} - {""} <= set(arguments)
                 assert f"group_{primitive.other}" in arguments or not primitive.other
+
+
+def test_every_collective_of_the_dispatcher_is_compared_between_ranks():
+    collectives = {n for where, n in communicating() if where == "c10d" and (p := find(n)) and p.kind == "collective"}
+    missing = collectives - dispatched_calls.CALLS.keys()
+    assert not missing, f"say in labkit.rank.dispatched_calls.CALLS what ranks have to agree on in {missing}"
+    assert {"allreduce_", "scatter_", "barrier"} <= collectives
 
 
 def test_comms_has_the_functions_and_the_arguments_that_the_table_says():
