@@ -103,11 +103,34 @@ def _ones(n: Any) -> Any:
     return sum((n >> k + 1 << k) + np.maximum(0, n % (2 << k) - (1 << k)) for k in levels)
 
 
-def _ring(times: int, adds: int, each: int = 1) -> _Formula:
-    """Take so many rounds of n - 1 parts, in steps that carry one, or one each way (`each` 2)."""
+def _halvings(n: Any, _: int | None) -> Any:
+    levels, _p, more = _power(n)
+    if np.any(more):
+        raise LabError(f"Halving or doubling alone needs a power of two, not {n}. Take Bruck's.")
+    return levels
 
-    def formula(n: Any, *_: Any) -> Figures:
-        share, steps = (n - 1) / n, n - 1 if each == 1 else n // 2
+
+def _pats_steps(n: Any, aggregate: int | None) -> Any:
+    full = 2 ** log2_up(n)
+    most = np.minimum(aggregate or full, np.maximum(1, full // 2))
+    return np.where(most == 1, n - 1, log2_up(most) + full // most - 1)
+
+
+# Of n and aggregate: the steps of a reduce-scatter, and of an all-gather, which is its mirror image.
+STEPS: dict[str, Callable[[Any, int | None], Any]] = {
+    "ring": lambda n, _: n - 1,
+    "bidirectional ring": lambda n, _: n // 2,
+    "halving-doubling": _halvings,
+    "Bruck": lambda n, _: log2_up(n),
+    "PAT": _pats_steps,
+}
+
+
+def _rounds(by: str, times: int, adds: int) -> _Formula:
+    """Take so many rounds, in each of which a rank sends n - 1 parts."""
+
+    def formula(n: Any, _: Any, aggregate: int | None) -> Figures:
+        share, steps = (n - 1) / n, STEPS[by](n, aggregate)
         return Figures(times * steps, times * share, times * (n - 1.0), times * share, adds * share)
 
     return formula
@@ -141,36 +164,6 @@ def _halving_doubling(n: Any, *_: Any) -> Figures:
     )
 
 
-def _halving(adds: int) -> _Formula:
-    def formula(n: Any, *_: Any) -> Figures:
-        levels, _p, more = _power(n)
-        if np.any(more):
-            raise LabError(f"Halving or doubling alone needs a power of two, not {n}. Take Bruck's.")
-        return Figures(levels, (n - 1) / n, n - 1.0, (n - 1) / n, adds * (n - 1) / n)
-
-    return formula
-
-
-def _in_steps(steps: Callable[[Any, int | None], Any], times: int, adds: int) -> _Formula:
-    """Take so many rounds of n - 1 parts, in fewer steps than a ring's."""
-
-    def formula(n: Any, _: Any, aggregate: int | None) -> Figures:
-        share = (n - 1) / n
-        return Figures(times * steps(n, aggregate), times * share, times * (n - 1.0), times * share, adds * share)
-
-    return formula
-
-
-def _doublings(n: Any, _: int | None) -> Any:
-    return log2_up(n)
-
-
-def _pats_steps(n: Any, aggregate: int | None) -> Any:
-    full = 2 ** log2_up(n)
-    most = np.minimum(aggregate or full, np.maximum(1, full // 2))
-    return np.where(most == 1, n - 1, log2_up(most) + full // most - 1)
-
-
 def _bruck_all_to_all(n: Any, *_: Any) -> Figures:
     ones = _ones(n)
     return Figures(log2_up(n), ones / n, 1.0 * ones, ones / n)
@@ -188,30 +181,17 @@ def _ring_then_gather(n: Any, *_: Any) -> Figures:
 FORMULAS: dict[str, dict[str, _Formula]] = {
     "all_reduce": {
         "naive": lambda n, *_: Figures(2 * (n - 1), n - 1.0, 2.0 * (n - 1), 2.0 * (n - 1), n - 1.0),
-        "ring": _ring(2, 1),
-        "bidirectional ring": _ring(2, 1, each=2),
+        "ring": _rounds("ring", 2, 1),
+        "bidirectional ring": _rounds("bidirectional ring", 2, 1),
         "tree": lambda n, *_: Figures(2 * log2_up(n), log2_up(n), 2.0 * (n - 1), 2.0 * log2_up(n), log2_up(n)),
         "double tree": _double_tree,
         "recursive doubling": _recursive_doubling,
         "halving-doubling": _halving_doubling,
-        "Bruck": _in_steps(_doublings, 2, 1),
-        "PAT": _in_steps(_pats_steps, 2, 1),
+        "Bruck": _rounds("Bruck", 2, 1),
+        "PAT": _rounds("PAT", 2, 1),
     },
-    "reduce_scatter": {
-        "ring": _ring(1, 1),
-        "bidirectional ring": _ring(1, 1, each=2),
-        "halving-doubling": _halving(1),
-        "Bruck": _in_steps(_doublings, 1, 1),
-        "PAT": _in_steps(_pats_steps, 1, 1),
-        "as an all-reduce": _ring(2, 1),  # what Gloo does
-    },
-    "all_gather": {
-        "ring": _ring(1, 0),
-        "bidirectional ring": _ring(1, 0, each=2),
-        "halving-doubling": _halving(0),
-        "Bruck": _in_steps(_doublings, 1, 0),
-        "PAT": _in_steps(_pats_steps, 1, 0),
-    },
+    "reduce_scatter": {by: _rounds(by, 1, 1) for by in STEPS} | {"as an all-reduce": _rounds("ring", 2, 1)},  # Gloo's
+    "all_gather": {by: _rounds(by, 1, 0) for by in STEPS},
     "broadcast": {
         "naive": lambda n, *_: Figures(n - 1, n - 1.0, n - 1.0, n - 1.0),
         "tree": lambda n, *_: Figures(log2_up(n), log2_up(n), n - 1.0, log2_up(n)),
@@ -232,7 +212,7 @@ FORMULAS: dict[str, dict[str, _Formula]] = {
         "tree": _parts_by_tree,
     },
     "all_to_all": {
-        "pairwise": lambda n, *_: Figures(n - 1, (n - 1) / n, n - 1.0, (n - 1) / n),
+        "pairwise": _rounds("ring", 1, 0),
         "Bruck": _bruck_all_to_all,
     },
     "barrier": {"dissemination": lambda n, *_: Figures(log2_up(n), 0.0 * n, 0.0 * n, 0.0 * n)},
