@@ -14,7 +14,7 @@ TOOLS: dict[str, str] = {
     "mpi": "mpi:show",
 }
 METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
-    "histogram": "histogram.face:histogram",
+    "histogram": "histogram.show:histogram",
     "late": "late.face:late",
     "moves": "windows.face:moves",
     "race": "race.measure:race",

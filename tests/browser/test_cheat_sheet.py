@@ -9,7 +9,7 @@ from playwright.sync_api import BrowserContext, Page
 
 from workbook.tools import saving
 from workbook.tools.sheet.cheats import CHEATS
-from workbook.tools.sheet.show import NAME, PRINT
+from workbook.tools.sheet.face import NAME, PRINT
 
 pytestmark = pytest.mark.browser
 
@@ -30,8 +30,7 @@ def sheet() -> str:
 
 @pytest.fixture
 def page(chromium: BrowserContext, sheet: str, tmp_path: Path):
-    saved = tmp_path / "sheet.html"
-    saved.write_text(saving.page(NAME, PRINT, sheet), "utf-8")
+    saved = saving.save_page(str(tmp_path / "sheet.html"), NAME, PRINT, sheet, "save", "sheet.html")
     page = chromium.new_page()
     page.goto(saved.as_uri())
     yield page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -67,9 +68,9 @@ def test_a_hierarchy_does_what_its_collective_means_and_takes_what_its_formula_s
             schedule = schedules.hierarchical(op, nodes, gpus)
             xs = tokens(schedule, 3)
             assert schedule.run(xs) == meaning(schedule, xs)
-            figures, out = formulas.hierarchical(op, nodes, gpus)
-            assert_figures(schedule, figures)
-            assert np.allclose(schedule.crossing(gpus), out * gpus)
+            inside, between, flat = (formulas.figures(op, "ring", n) for n in (gpus, nodes, nodes * gpus))
+            assert_figures(schedule, replace(flat, steps=inside.steps + between.steps))
+            assert np.allclose(schedule.crossing(gpus), between.sent)
 
 
 @given(st.integers(1, 17), st.integers(0, 40), st.sampled_from(["SUM", "MAX", "PRODUCT"]), st.randoms())
@@ -214,7 +215,6 @@ def test_formulas_for_100_000_ranks_need_no_schedule():
         (lambda: schedules.ring("all_reduce", 4).run([[1], [2]]), "Give it one a rank"),
         (lambda: formulas.figures("gather", "ring", 4), "there is: linear"),
         (lambda: formulas.figures("all_gather", "halving-doubling", 6), "Take Bruck's"),
-        (lambda: formulas.hierarchical("gather", 2, 2), "Take all_reduce"),
     ],
 )
 def test_what_is_not_there_is_refused_with_what_is(wrong, says):

@@ -72,21 +72,21 @@ def test_a_switch_that_no_cpu_is_known_for_stands_elsewhere():
 @pytest.mark.parametrize(("name", "joined"), [("xml/two-hosts.xml", 0), ("topo/numa-nodes-3-and-1.txt", 1)])
 def test_only_cpus_of_one_host_are_joined(name, joined):
     picture = draw(met(name))._picture()
-    ax = plot.draw(plot.axes(picture), picture)
+    ax = plot.draw(picture)
     ends = [{y for _, y in line.get_path().vertices} for line in ax.patches if isinstance(line, PathPatch)]
     assert sum(len(heights) == 1 for heights in ends) == joined
 
 
 def test_a_path_over_two_cpus_marks_no_cpu_of_another_host():
     drawn = draw(met("xml/three-hosts.xml"), between=("GPU0@host0", "NIC1@host0"))
-    ax = plot.draw(plot.axes(drawn._picture()), drawn._picture())
+    ax = plot.draw(drawn._picture())
     lines = [p for p in ax.patches if isinstance(p, PathPatch) and len({y for _, y in p.get_path().vertices}) == 1]
     assert [line.get_linewidth() > 3 for line in lines] == [True, False]
 
 
 def test_a_long_name_stays_in_its_box():
     picture = draw(met("topo/cards-by-other-names.txt"))._picture()
-    ax = plot.draw(plot.axes(picture), picture)
+    ax = plot.draw(picture)
     boxes = {box.get_x() + box.get_width() / 2: box.get_width() for box in ax.patches if isinstance(box, Rectangle)}
     words = {word.get_text(): word.get_position()[0] for word in ax.texts}
     for name in ("bnxt_re0", "roceP1s", "rdmap16s27", "irdma0"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from labkit.floor.errors import LabError
 from workbook.tools.hosts.show import OnHosts
@@ -11,19 +11,8 @@ from workbook.tools.schedules.schedule import Schedule
 from workbook.tools.schedules.show import Drawn, OneStep
 
 
-@runtime_checkable
-class Drawable(Protocol):
-    """A value that says itself how it is drawn, such as a server, a log of NCCL's, a pipeline or a simulated step."""
-
-    def drawn(self, between: tuple[str, str] | None) -> Any:
-        """Return the picture; `between` are two devices of a server's whose path is bold."""
-
-
 def draw(
-    schedule: Schedule | Drawable | Mapping[str, Any],
-    hosts: int | None = None,
-    between: tuple[str, str] | None = None,
-    step: int | None = None,
+    schedule: Any, hosts: int | None = None, between: tuple[str, str] | None = None, step: int | None = None
 ) -> Any:
     """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
 
@@ -41,7 +30,7 @@ def draw(
     step 1: 0→1 +1 · 1→0 +0
     step 2: 0→1 =0 · 1→0 =1
     """
-    if isinstance(schedule, Drawable):
+    if hasattr(schedule, "drawn"):  # a value that says itself how it is drawn
         return schedule.drawn(between)
     if isinstance(schedule, Mapping) and len({type(run) for run in schedule.values()}) == 1:
         first = next(iter(schedule.values()))

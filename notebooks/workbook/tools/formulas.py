@@ -66,19 +66,6 @@ def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int 
     return Figures(steps, sent, total, serial, added, f.exact)
 
 
-def hierarchical(op: str, nodes: int, gpus: int) -> tuple[Figures, float]:
-    """Return the figures of a hierarchical ring, and the share of S that each rank sends out of its node.
-
-    >>> hierarchical("all_reduce", nodes=2, gpus=4)
-    (Figures(steps=8, sent=1.75, total=14.0, serial=1.75, added=0.875, exact=True), 0.25)
-    """
-    if op not in ("all_reduce", "all_gather", "reduce_scatter"):
-        raise LabError(f"No formula for a hierarchical {op!r}. Take all_reduce, all_gather or reduce_scatter.")
-    inside, between = figures(op, "ring", gpus), figures(op, "ring", nodes)
-    flat, out = figures(op, "ring", nodes * gpus), between.sent / gpus
-    return Figures(inside.steps + between.steps, flat.sent, flat.total, flat.serial, flat.added), out
-
-
 def log2_up(n: Any) -> Any:
     """⌈log2 n⌉, for n of 1 or more; exact for whole numbers.
 

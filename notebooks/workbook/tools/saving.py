@@ -35,16 +35,12 @@ def save(path: Path, text: str, how: str, theirs: Callable[[str], str], overwrit
         ) from error
 
 
-def page(title: str, style: str, body: str) -> str:
-    """Return a page of HTML to print, as `save_page` saves it."""
-    head = f"<meta charset='utf-8'><title>{title}</title><style>{style}</style>"
-    return f"{MARK} --><!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
-
-
-def save_page(file: str, page: str, how: str, like: str, overwrite: bool = False) -> Path:
-    """Save a page under a name such as `like`, and return its path. Raises `LabError` as `save` does."""
+def save_page(file: str, title: str, style: str, body: str, how: str, like: str, overwrite: bool = False) -> Path:
+    """Save HTML as a page to print under a name such as `like`; its path. Raises `LabError` as `save` does."""
     path = Path(file)
     if path.suffix not in (".html", ".htm"):
         raise LabError(f"{file!r} is no page. Choose a name such as {like}.")
+    head = f"<meta charset='utf-8'><title>{title}</title><style>{style}</style>"
+    page = f"{MARK} --><!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
     save(path, page, how, lambda text: "" if text.startswith(MARK) else f"was not written by {how}", overwrite)
     return path

@@ -78,9 +78,8 @@ class Atlas(Box):
         )
         self._text.add_class("labkit-log")
         self._button = ipywidgets.Button(description="Hold it against the tables", layout={"width": "16em"})
-        self._button.on_click(lambda _: self._press())
-        self._log: Log | None = None
-        self._verdict: likeness.Verdict | None = None
+        self._button.on_click(lambda _: self.attempt(self._press, self._said))
+        self.verdict: likeness.Verdict | None = None
         self._quiet = True
         self._controls = (self._op, self._n, self._kind, self._page, self._what, self._model, self._limits)
         for control in self._controls:
@@ -119,7 +118,7 @@ class Atlas(Box):
         n, kind = self._n.value, self._kind.value
         found = [t for t in TABLES if t.op == self.op and t.n == (n or t.n) and t.generation == (kind or t.generation)]
         found.sort(key=lambda t: (t.n, len(t.rows) < FEW, -max(t.busbw(size) for size, _ in t.rows)))
-        alike = [like.table.name for like in self._verdict.likenesses] if self._verdict else []
+        alike = [like.table.name for like in self.verdict.likenesses] if self.verdict else []
         place = {name: i for i, name in enumerate(alike)}
         kinds = [(t.generation, t.n, t.cluster.fabric if t.cluster else "") for t in found]
         nth = {t.name: kinds[:i].count(kinds[i]) for i, t in enumerate(found)}
@@ -133,22 +132,16 @@ class Atlas(Box):
     @property
     def log(self) -> Log | None:
         """One's own log."""
-        return self._log
-
-    @property
-    def verdict(self) -> likeness.Verdict | None:
-        """The verdict on one's own log, beside the tables."""
-        return self._verdict
+        return self.verdict.log if self.verdict else None
 
     def paste(self, text: str, op: str = "", n: int = 0) -> likeness.Verdict:
         """Take a log in place of the one that is there; `op` and `n` where it does not say them.
 
         Raises `LabError` for a text that cannot be read; what was there before stays.
         """
-        self._take(nccl_tests.read(text, op, n))
+        verdict = self._take(nccl_tests.read(text, op, n))
         self._text.value = text
-        assert self._verdict is not None, "taken just now"
-        return self._verdict
+        return verdict
 
     def go(self, **where: Any) -> None:
         """Move controls: `go(op="all_gather", n=16, generation="hopper", show="time", model="2 × Dell", limits=True)`.
@@ -204,7 +197,7 @@ class Atlas(Box):
             lines.append(f"… and {rest} more: choose others of these, a number of GPUs or a generation.")
         if not self.tables:
             lines.append("No published table here fits these controls.")
-        return "\n".join([*lines, *([repr(self._verdict)] if self._verdict else [])])
+        return "\n".join([*lines, *([repr(self.verdict)] if self.verdict else [])])
 
     # -- how it shows itself ----------------------------------------------------------------------------------------
 
@@ -216,7 +209,7 @@ class Atlas(Box):
     @property
     def scene(self) -> atlas.Scene | None:
         """The scene of the picture; None where there is nothing to draw."""
-        own = self._log if self._log is not None and self._log.op == self.op else None
+        own = self.log if self.log is not None and self.log.op == self.op else None
         if not self.tables and own is None:
             return None
         time = self._what.value == "time"
@@ -264,9 +257,9 @@ class Atlas(Box):
         if not self._model.value:
             return None
         if self._model.value == OWN:
-            assert self._verdict is not None
-            assert self._verdict.cluster is not None
-            return self._verdict.log.n, self._verdict.cluster
+            assert self.verdict is not None
+            assert self.verdict.cluster is not None
+            return self.verdict.log.n, self.verdict.cluster
         t = find(self._model.value)
         return (t.n, t.cluster) if t.cluster else None
 
@@ -286,9 +279,9 @@ class Atlas(Box):
         scene = self.scene
         return svg.svg(atlas.draw(scene)) if scene else None
 
-    def _take(self, log: Log) -> None:
-        verdict = likeness.verdict(log)
-        self._log, self._verdict, quiet, self._quiet = log, verdict, self._quiet, True
+    def _take(self, log: Log) -> likeness.Verdict:
+        self.verdict = verdict = likeness.verdict(log)
+        quiet, self._quiet = self._quiet, True
         if log.op not in self._op.options:
             self._op.options = [*self._op.options, log.op]
         self._op.value = log.op
@@ -301,22 +294,20 @@ class Atlas(Box):
         self._show()
         if verdict.cluster and OWN in [name for _, name in self._model.options]:
             self._model.value = OWN
+        return verdict
 
     def _press(self) -> None:
         text = self._text.value
-        if not text.strip() and self._log is not None:
-            self._log = self._verdict = None
+        if not text.strip() and self.verdict:
+            self.verdict = None
             self._said.value = "Your log is taken off."
             self._show()
             return
         try:
-            try:
-                log = nccl_tests.read(text)
-            except nccl_tests.Unsaid as unsaid:
-                log = self._completed(text, unsaid)
-            self._take(log)
-        except LabError as error:
-            self._said.value = f"<p>{escape(str(error))}</p>"
+            log = nccl_tests.read(text)
+        except nccl_tests.Unsaid as unsaid:
+            log = self._completed(text, unsaid)
+        self._take(log)
 
     def _completed(self, text: str, unsaid: nccl_tests.Unsaid) -> Log:
         """Read a log that does not say its operation or number of GPUs as the controls have it, and note that."""
@@ -345,17 +336,15 @@ class Atlas(Box):
         self._page.layout.display = "" if fit > MOST else "none"
         chosen = self._model.value
         options = [("none", "")]
-        if self._verdict and self._verdict.cluster and self._verdict.log.op == self.op:
+        if self.verdict and self.verdict.cluster and self.verdict.log.op == self.op:
             options.append(("for your log", OWN))
         options += [(f"for {t.name}", t.name) for t in self.tables if t.cluster]
         self._model.options = options
         self._model.value = chosen if chosen in [name for _, name in options] else ""
         self._quiet = False
         drawn = self.svg
-        self._picture.value = self._html = svg.img(drawn, repr(self)) if drawn else f"<p>{escape(repr(self))}</p>"
+        self._picture.value = svg.img(drawn, repr(self)) if drawn else f"<p>{escape(repr(self))}</p>"
         self._sources.value = sources(self.tables, len(self.matching))
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        told = told_of(self._verdict) if self._verdict else ""
-        static = {"text/plain": repr(self), "text/html": self._html + told + self._sources.value}
-        return {**super()._repr_mimebundle_(**kwargs), **static}
+    def _repr_html_(self) -> str:
+        return self._picture.value + (told_of(self.verdict) if self.verdict else "") + self._sources.value

@@ -16,11 +16,7 @@ from labkit.floor.words import count, listed, nbytes
 from workbook.tools import timing
 from workbook.tools.atlas.nccl_rows import COLUMNS, HEADER, PASTE, PROGRAM, ROW, Row, plain, runs
 
-PROGRAMS = {
-    "all_reduce": "all_reduce", "all_gather": "all_gather", "reduce_scatter": "reduce_scatter",
-    "alltoall": "all_to_all", "broadcast": "broadcast", "reduce": "reduce", "gather": "gather", "scatter": "scatter",
-    "sendrecv": "send_recv",
-}  # fmt: skip
+PROGRAMS = {{"all_to_all": "alltoall", "send_recv": "sendrecv"}.get(op, op): op for op in timing.OPS}
 GENERATIONS = (  # of GPUs, by what is in their names
     ("volta", r"V100"), ("ampere", r"A100|A800"), ("hopper", r"H100|H800|H200|H20\b|GH200"),
     ("blackwell", r"B200|B300|GB\d00"), ("cdna3", r"MI3\d\d"),

@@ -66,8 +66,8 @@ class Tree:
 
         Raises `LabError` where there is a file of this name that labkit has not written, unless `overwrite`.
         """
-        page = saving.page(TITLE, PRINT, self._repr_html_())
-        return saving.save_page(file, page, "tree.save", "diagnosis-tree.html", overwrite)
+        html = self._repr_html_()
+        return saving.save_page(file, TITLE, PRINT, html, "tree.save", "diagnosis-tree.html", overwrite)
 
 
 def _branch(branch: Branch) -> str:

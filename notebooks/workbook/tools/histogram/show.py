@@ -1,4 +1,4 @@
-"""Count how many times each whole number occurs in what ranks have kept, for `lab.histogram`. No torch."""
+"""`lab.histogram`: count how many times each whole number occurs in what ranks have kept. No torch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from labkit.faces import arguments
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
 from labkit.show.picture import EachRank
 from workbook.tools.histogram import plot
 
 SAID = 12  # values whose counts are said one by one; of more, several are said together
+
+
+def histogram(lab: Any, *expressions: str) -> Histogram:
+    """Draw how many times each whole number occurs in the ranks' lists: a panel an expression, a bar a rank.
+
+    >>> lab.histogram("staleness")
+    >>> lab.histogram("free", "bounded")     # on one scale
+
+    Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
+    """
+    arguments.quoted('which numbers to count: lab.histogram("staleness"), where a rank has a list of them', expressions)
+    return Histogram({expression: lab._held(expression) for expression in expressions})
 
 
 class Histogram(EachRank):

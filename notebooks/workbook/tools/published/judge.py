@@ -1,6 +1,7 @@
-"""Measure how far off the estimate is on published tables: as it comes, and with three or six of a table's rows given.
+"""Measure how far off models are on published tables: NCCL's own, and the estimate, some of a table's rows given.
 
-Rows are given to `costs.calibrate`; errors are of rows that were not.
+NCCL's is that of the version that a table was made with, or 2.28.3's where it is older or not stated. Rows are given
+to `costs.calibrate`; errors are of rows that were not.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from workbook.tools.costs import nccl
 from workbook.tools.costs.calibrate import calibrate
 from workbook.tools.costs.estimate import FITTED, Constants, estimate
 from workbook.tools.published.tables import LARGE, SMALL, TABLES, Table
@@ -18,6 +20,46 @@ from workbook.tools.published.tables import LARGE, SMALL, TABLES, Table
 BANDS = {"below 1 MiB": (0, SMALL), "1 to 64 MiB": (SMALL, LARGE), "from 64 MiB": (LARGE, float("inf"))}
 GIVEN = (0, 3, 6)  # how many rows the estimate gets to know
 LEFT = 3  # rows that must be left to judge by
+
+
+@dataclass(frozen=True)
+class Row:
+    """A published time of n GPUs beside the model's, both in µs."""
+
+    table: str
+    n: int
+    nbytes: int
+    published: float
+    model: float
+
+    @property
+    def ratio(self) -> float:
+        """The model's time / the published one: 1 where the model is right."""
+        return self.model / self.published
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Every published row beside the model."""
+
+    rows: tuple[Row, ...]
+
+
+def compare(tables: Sequence[Table] = TABLES) -> Comparison:
+    """Hold the model against every published row, misses and all.
+
+    >>> round(compare().rows[0].ratio, 2)
+    0.36
+    """
+    rows = []
+    for table in tables:
+        if table.cluster is None or table.op not in nccl.OPS:
+            continue
+        sizes = np.array([size for size, _ in table.rows], float)
+        cluster = table.cluster.but(nccl=nccl.nearest(table.version).first)
+        times = np.min(list(nccl.times(table.op, sizes, table.n, cluster).values()), axis=0) * 1e6
+        rows += [Row(table.name, table.n, *row, us) for row, us in zip(table.rows, times.tolist(), strict=True)]
+    return Comparison(tuple(rows))
 
 
 @dataclass(frozen=True)

@@ -71,13 +71,9 @@ class Picture:
     notes: Sequence[str] = ()
 
 
-def axes(picture: Picture) -> Axes:
-    """Return axes that are large enough."""
-    return sheet(2 * LEFT + _wide(picture), _bottom(picture) + LINE * len(_notes(picture)) + 0.2)
-
-
-def draw(ax: Axes, picture: Picture) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(picture: Picture) -> Axes:
+    """Draw the server and the notes below it."""
+    ax = sheet(2 * LEFT + _wide(picture), _bottom(picture) + LINE * len(_notes(picture)) + 0.2)
     write(ax, LEFT, 0.4, picture.title, 9.5, INK, "left", bold=True)
     x, middles = LEFT, []
     for cpu in picture.cpus:

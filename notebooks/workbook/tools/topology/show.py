@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from itertools import permutations
+from typing import Any
 
 from labkit.floor.words import count
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from workbook.tools.topology import MEANS, Topology, plot
 from workbook.tools.topology.machine import LINKS
 
 LINK = re.compile(r"(NV|XGMI)(\d+)")
 
 
-class Server:
+class Server(Picture):
     """A `workbook.tools.topology.Topology` as a picture; its text is the topology's own, and the path that it shows.
 
     `between` names two devices whose path is drawn bold.
@@ -29,14 +29,8 @@ class Server:
     def __repr__(self) -> str:
         return "\n".join([repr(self.topology), *self._said])
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, repr(self))
-
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
-        picture = self._picture()
-        return svg.svg(plot.draw(plot.axes(picture), picture))
+    def _drawn(self) -> Any:
+        return plot.draw(self._picture())
 
     @property
     def _said(self) -> list[str]:
