@@ -10,7 +10,7 @@ import labkit
 from labkit.content import exercises
 from labkit.floor.errors import LabError
 from tests.live.lesson_cells import code, run_cells
-from workbook.tools import nccl_log, nccl_trial, topology
+from workbook.tools import nccl, nccl_log, topology
 from workbook.tools.nccl import Trials, machine
 
 OTHER_WAYS = {
@@ -133,7 +133,7 @@ def test_pat_gathers_on_other_numbers_of_ranks(n):
 
 def test_a_trial_runs_every_setting_in_a_group_of_its_own():
     settings = [{}, {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"}]
-    tried, log = nccl_trial.run(settings, ranks=3, nbytes=2**12, backend="gloo", seen=0)
+    tried, log = nccl.run(settings, ranks=3, nbytes=2**12, backend="gloo", seen=0)
     assert [t.setting for t in tried] == settings
     assert [t.nbytes for t in tried] == [4096, 4100, 4104]
     assert all(t.right and t.seconds > 0 for t in tried)
@@ -141,16 +141,16 @@ def test_a_trial_runs_every_setting_in_a_group_of_its_own():
 
 
 def test_ranks_that_share_a_gpu_are_nodes_of_their_own(tmp_path):
-    shared = [nccl_trial.environment(r, True, tmp_path) for r in range(3)]
+    shared = [nccl.environment(r, True, tmp_path) for r in range(3)]
     assert len({mine["NCCL_HOSTID"] for mine in shared}) == 3
     assert all(mine["NCCL_NET"] == "Socket" for mine in shared)
-    assert "NCCL_HOSTID" not in nccl_trial.environment(0, False, tmp_path)
+    assert "NCCL_HOSTID" not in nccl.environment(0, False, tmp_path)
     assert all("TUNING" in mine["NCCL_DEBUG_SUBSYS"] for mine in shared)
 
 
 def test_a_trial_that_cannot_start_says_why():
     with pytest.raises(LabError, match="has no CUDA"):
-        nccl_trial.run([{}], ranks=2, nbytes=64, backend="nccl", seen=1)
+        nccl.run([{}], ranks=2, nbytes=64, backend="nccl", seen=1)
 
 
 def test_without_a_gpu_a_recorded_log_is_shown_and_called_so(monkeypatch):
@@ -169,8 +169,8 @@ def test_a_trial_says_that_its_ranks_share_a_gpu(monkeypatch):
     """With the log that four ranks on an H200 left, and a stand-in for the trial."""
     log = nccl_log.find("h200-shared")
     small = tuple(call for call in log.calls if call.nbytes == 4)
-    monkeypatch.setattr(nccl_trial, "gpus", lambda: 1)
-    monkeypatch.setattr(nccl_trial, "run", lambda *_, seen: ([nccl_trial.Tried({}, 4, 61e-6, True, small)], log))
+    monkeypatch.setattr(nccl, "gpus", lambda: 1)
+    monkeypatch.setattr(nccl, "run", lambda *_, seen: ([nccl.Tried({}, 4, 61e-6, True, small)], log))
     assert repr(Trials([{}], ranks=4)).splitlines() == [
         "4 ranks share 1 GPU by turns, NCCL 2.28.9",
         "NCCL's own choice: all-reduce of 4 B: tree, LL, channel 0, 61 µs",

@@ -1,23 +1,53 @@
-"""Asks NCCL and the driver of this machine, where there is an NVIDIA GPU; else quotes what was recorded on one."""
+"""Asks NCCL and the driver of this machine, where there is an NVIDIA GPU; else quotes what was recorded on one.
+
+A trial is one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own. With fewer GPUs than ranks
+several share one (`labkit.theory.gpu_sharing`). So it ran with 2 ranks on one H200 (NCCL 2.28.9): Ring, Tree, LL and
+Simple stood in the log as they had been asked for. Tests run it with Gloo.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from labkit.floor.words import seconds
+from labkit.floor import words
+from labkit.floor.errors import LabError
 from labkit.theory import gpu_sharing
-from workbook.tools import nccl_log, nccl_trial, topology
+from workbook.tools import nccl_log, topology
+from workbook.tools.child_command import Tied, tied
 from workbook.tools.nccl_log import Call, Log
-from workbook.tools.nccl_trial import Tried
 
+NVIDIA_SMI_LINKS = 30.0  # seconds in which nvidia-smi tells how GPUs are linked; it loads the driver first
+NCCL_TRIAL = 120.0  # seconds for all runs of NCCL with other settings
+SAY = "INIT,ENV,GRAPH,TUNING"
 QUOTED = "h200-shared"
 FROM = "4 ranks share one NVIDIA H200: driver 580.159, torch 2.11.0+cu130, NCCL 2.28.9"
 
 
 def machine(otherwise: str) -> topology.Topology:
     """Read this machine by its own `nvidia-smi topo -m`; without an NVIDIA GPU, return a bundled one that says so."""
-    told = nccl_trial.nvidia_smi("topo", "-m")
+    told = nvidia_smi("topo", "-m")
     return topology.read(told) if "GPU0" in told else topology.find(otherwise)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One setting: its environment, bytes, the slowest rank's median seconds, whether sums were right, its calls."""
+
+    setting: Mapping[str, str]
+    nbytes: int
+    seconds: float
+    right: bool
+    calls: tuple[Call, ...]
 
 
 class Trials:
@@ -32,11 +62,11 @@ class Trials:
     def __init__(self, settings: Sequence[Mapping[str, str]], ranks: int = 2, size: int = 2**20) -> None:
         self.settings = [dict(s) for s in settings]
         self.ranks = ranks
-        self.gpus = nccl_trial.gpus()
+        self.gpus = gpus()
         self.tried: list[Tried] = []
         self.log: Log = nccl_log.find(QUOTED)
         if self.gpus:
-            self.tried, heard = nccl_trial.run(self.settings, ranks, size, seen=self.gpus)
+            self.tried, heard = run(self.settings, ranks, size, seen=self.gpus)
             self.log = heard or self.log
 
     def __repr__(self) -> str:
@@ -49,8 +79,85 @@ class Trials:
             asked = " ".join(f"{k}={v}" for k, v in one.setting.items()) or "NCCL's own choice"
             how = "; ".join(_told(call) for call in one.calls) or "not in the log"
             wrong = "" if one.right else " WRONG SUMS"
-            lines.append(f"{asked}: {how}, {seconds(one.seconds)}{wrong}")
+            lines.append(f"{asked}: {how}, {words.seconds(one.seconds)}{wrong}")
         return "\n".join(lines)
+
+
+def nvidia_smi(*asked: str) -> str:
+    """Return what nvidia-smi prints here; "" where there is none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    return subprocess.run(
+        ["nvidia-smi", *asked], capture_output=True, text=True, timeout=NVIDIA_SMI_LINKS, check=False
+    ).stdout
+
+
+def gpus() -> int:
+    """Count the NVIDIA GPUs that nvidia-smi sees here; 0 where there is no nvidia-smi."""
+    return sum(line.startswith("GPU ") for line in nvidia_smi("-L").splitlines())
+
+
+def environment(rank: int, shared: bool, folder: Path) -> dict[str, str]:
+    """Return what a rank has beside this process's own environment."""
+    mine = {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": SAY,
+        "NCCL_DEBUG_FILE": str(folder / "log.%h.%p"),
+        "NCCL_SOCKET_IFNAME": "lo",
+    }
+    return mine | gpu_sharing.settings(rank) if shared else mine
+
+
+def run(
+    settings: Sequence[Mapping[str, str]], ranks: int = 2, nbytes: int = 2**20, backend: str = "nccl", seen: int = 1
+) -> tuple[list[Tried], Log | None]:
+    """Run each setting; return the results, and all of NCCL's log: None where NCCL logged nothing.
+
+    `seen` is how many GPUs there are. Raises `LabError` where a process fails, or takes longer than two minutes.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-nccl-") as made:
+        folder = Path(made)
+        order = {
+            "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
+            "store": str(folder / "store"), "timeout": NCCL_TRIAL / 2,
+        }  # fmt: skip
+        commands = [
+            _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
+        ]
+        with tied(commands, folder) as started:
+            answers = _answers(started)
+        log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
+    heard = nccl_log.read(log) if log.strip() else None
+    tried = []
+    for k, setting in enumerate(settings):
+        each = [answer["results"][k] for answer in answers]
+        seconds = max(sorted(one["seconds"])[len(one["seconds"]) // 2] for one in each)
+        size = each[0]["nbytes"]
+        calls = tuple(c for c in heard.calls if c.nbytes == size) if heard else ()
+        tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls))
+    return tried, heard
+
+
+def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-m", "workbook.tools.rank.nccl_trial", json.dumps(order)]
+    return command, {**os.environ, **environment(order["rank"], shared, folder)}
+
+
+def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
+    """Return what each process printed last. Raises `LabError` where one failed or took too long."""
+    deadline = time.monotonic() + NCCL_TRIAL
+    if not all(each.wait(max(0.0, deadline - time.monotonic())) for each in started):
+        raise LabError(f"The trial's {len(started)} processes were not done in {NCCL_TRIAL:.0f} s.")
+    answers = []
+    for r, each in enumerate(started):
+        lines = each.out.strip().splitlines()
+        if each.code or not lines:
+            why = (each.err.strip().splitlines() or ["nothing was said"])[-1]
+            raise LabError(f"Rank {r} of the trial ended with code {each.code}: {why}")
+        answers.append(json.loads(lines[-1]))
+    if missing := [a["missing"] for a in answers if "missing" in a]:
+        raise LabError(f"nvidia-smi sees a GPU, but {missing[0]}. Install a torch with CUDA, and run this again.")
+    return answers
 
 
 def _told(call: Call) -> str:

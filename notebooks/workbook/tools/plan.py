@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.floor.errors import LabError
-from workbook.tools.sharding import FLOAT32, KINDS, Recipe
+from workbook.tools.sharding import FLOAT32, KINDS, Recipe, all_reduced
 
 CUT, WHOLE = 13, 4  # times the width: numbers that a layer keeps for each token, cut by tensor parallelism and not
 REDUCED = 4  # all-reduces of tensor parallelism in a layer: two forward, two backward
@@ -110,7 +110,12 @@ def parameters(model: Model, mesh: Mesh, stage: int = 0, cut_ends: bool = False)
 
     With `cut_ends` tensor parallelism cuts embeddings and output, too.
     """
-    _check(model, mesh, stage)
+    if stage not in range(mesh.pipe):
+        raise LabError(f"There is no stage {stage!r} of {mesh.pipe}. Choose 0 to {mesh.pipe - 1}.")
+    if model.layers % mesh.pipe:
+        raise LabError(
+            f"{model.layers} layers are no {mesh.pipe} equal stages. Choose a pipe that divides {model.layers}."
+        )
     layer = (model.layer - 6 * model.width) / mesh.tensor + 6 * model.width
     ends = model.first * (stage == 0) + model.last * (stage == mesh.pipe - 1)
     return model.layers / mesh.pipe * layer + ends / (mesh.tensor if cut_ends else 1)
@@ -162,24 +167,6 @@ def sent(model: Model, mesh: Mesh, tokens: float, stage: int = 0, recipe: Recipe
     }
 
 
-def all_reduced(size: float, ranks: int) -> float:
-    """Return the bytes that each rank sends in an all-reduce of so many bytes that sends the least.
-
-    >>> all_reduced(1000, 4)
-    1500.0
-    """
-    return 2 * size * (ranks - 1) / ranks
-
-
 def divisors(number: int) -> list[int]:
     """Return what divides a number, from 1 up."""
     return [k for k in range(1, number + 1) if number % k == 0]
-
-
-def _check(model: Model, mesh: Mesh, stage: int) -> None:
-    if stage not in range(mesh.pipe):
-        raise LabError(f"There is no stage {stage!r} of {mesh.pipe}. Choose 0 to {mesh.pipe - 1}.")
-    if model.layers % mesh.pipe:
-        raise LabError(
-            f"{model.layers} layers are no {mesh.pipe} equal stages. Choose a pipe that divides {model.layers}."
-        )

@@ -50,6 +50,15 @@ def held(parameters: float, ranks: int, stage: int = 0, recipe: Recipe = FLOAT32
     return {kind: getattr(recipe, kind) * parameters / (ranks if sharded[kind] else 1) for kind in KINDS}
 
 
+def all_reduced(size: float, ranks: int) -> float:
+    """Return the bytes that each rank sends in an all-reduce of so many bytes that sends the least.
+
+    >>> all_reduced(1000, 4)
+    1500.0
+    """
+    return 2 * size * (ranks - 1) / ranks
+
+
 def sent(
     parameters: float,
     ranks: int,
@@ -70,14 +79,11 @@ def sent(
     (6000.0, 6000.0, 9000.0)
     """
     _check(parameters, ranks, stage)
-    others = (ranks - 1) / ranks
     gradients, weights = recipe.gradients * parameters, recipe.weights * parameters
     if stage == 0:
-        everyone = ranks * replicas
-        return 2 * gradients * (everyone - 1) / everyone
+        return all_reduced(gradients, ranks * replicas)
     gathers = 2 if stage == 3 and reshards else 1
-    across = 2 * gradients / ranks * (replicas - 1) / replicas
-    return others * (gradients + gathers * weights) + across
+    return (ranks - 1) / ranks * (gradients + gathers * weights) + all_reduced(gradients / ranks, replicas)
 
 
 def fewest(parameters: float, room: float, stage: int, recipe: Recipe = MIXED) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -10,15 +11,17 @@ import ipywidgets
 import numpy as np
 
 from labkit.floor.errors import LabError
+from labkit.floor.words import seconds
 from labkit.plot import svg
 from labkit.show.box import Box
 from labkit.show.keys import DEAF
+from labkit.show.table import cell, row, table
 from workbook.tools import timing
 from workbook.tools.atlas import likeness, nccl_tests, shapes
 from workbook.tools.atlas import plot as atlas
 from workbook.tools.atlas.nccl_tests import Log
-from workbook.tools.atlas.show import figures, sources, told_of
 from workbook.tools.published import TABLES, Table, find
+from workbook.tools.sweep.plot import rate
 
 ANY, OWN = "any", "your log"
 SHOWS = {"bus bandwidth": "busbw", "time": "time"}
@@ -191,7 +194,7 @@ class Atlas(Box):
     def __repr__(self) -> str:
         lines = [self._title]
         for letter, t in zip(atlas.LETTERS, self.tables, strict=False):
-            least, most = figures(t)
+            least, most = _figures(t)
             lines.append(f"{letter}  {t.name:<28}{least:>9} at least{most:>12} at most   {t.source}")
         if rest := len(self.matching) - len(self.tables):
             lines.append(f"… and {rest} more: choose others of these, a number of GPUs or a generation.")
@@ -289,7 +292,7 @@ class Atlas(Box):
         self._n.value = log.n if log.n in counts and any(t.n == log.n and t.op == log.op for t in TABLES) else 0
         self._kind.value = ""
         self._page.value = 0
-        self._said.value = told_of(verdict)
+        self._said.value = _told_of(verdict)
         self._quiet = quiet
         self._show()
         if verdict.cluster and OWN in [name for _, name in self._model.options]:
@@ -344,7 +347,50 @@ class Atlas(Box):
         self._quiet = False
         drawn = self.svg
         self._picture.value = svg.img(drawn, repr(self)) if drawn else f"<p>{escape(repr(self))}</p>"
-        self._sources.value = sources(self.tables, len(self.matching))
+        self._sources.value = _sources(self.tables, len(self.matching))
 
     def _repr_html_(self) -> str:
-        return self._picture.value + (told_of(self.verdict) if self.verdict else "") + self._sources.value
+        return self._picture.value + (_told_of(self.verdict) if self.verdict else "") + self._sources.value
+
+
+def _sources(tables: Sequence[Table], fitting: int) -> str:
+    """List the tables with their figures and sources; `fitting` says how many there would be."""
+    rows = []
+    for letter, t in zip(atlas.LETTERS, tables, strict=False):
+        machine = f"<b>{escape(t.name)}</b>: {escape(_about(t))}<br>Source: {escape(t.source)}"
+        cells = [machine, *map(_kept, _figures(t))]
+        rows.append(row(letter, [cell(c, "told") for c in cells]))
+    more = fitting - len(tables)
+    rest = f" {more} more fit: choose others of these, a number of GPUs or a generation." if more else ""
+    heads = ("", "table, machine and source", "least time", "most busbw")
+    caption = f'<span style="white-space: normal">Published by others; nothing was run here.{rest}</span>'
+    return table("atlas", caption, heads, rows) if rows else ""
+
+
+def _figures(t: Table) -> tuple[str, str]:
+    """Say a table's least time and most bus bandwidth."""
+    return seconds(min(us for _, us in t.rows) * 1e-6), rate(max(t.busbw(size) for size, _ in t.rows))
+
+
+def _kept(text: str) -> str:
+    """Return HTML that is not broken between words."""
+    return f'<span style="white-space: nowrap">{escape(text)}</span>'
+
+
+def _about(t: Table) -> str:
+    stated = "" if t.nccl.startswith("unstated") else t.nccl if t.nccl.startswith("RCCL") else f"NCCL {t.nccl}"
+    return "; ".join(filter(None, [t.hardware, stated, t.launch, t.note]))
+
+
+def _told_of(verdict: likeness.Verdict) -> str:
+    """Return a verdict as HTML."""
+    log = verdict.log
+    bands = [row(escape(name), [cell(escape(c), "told") for c in cells]) for name, *cells in verdict.beside]
+    found = "".join(f"<li>{escape(finding)}</li>" for finding in verdict.findings)
+    head = "<br>".join(map(escape, repr(log).splitlines()))
+    heads = ("messages", "beside the best published of its kind", "beside the model")
+    return (
+        f"<p>{head}</p><p><b>{escape(verdict.resemblance)}</b></p>"
+        + table("bands", "How long your log takes", heads, bands)
+        + (f"<ul>{found}</ul>" if found else "<p>Nothing odd was found in its shape.</p>")
+    )

@@ -142,7 +142,8 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str
         raise LabError(f"NCCL's model knows {', '.join(OPS)}, and not {op}. Choose one of them.")
     nbytes, n = np.broadcast_arrays(np.asarray(nbytes, float), np.asarray(n))
     nodes = -(-n // cluster.gpus_per_node)
-    found = {}
+    x86_blackwell = cluster.generation == "blackwell" and cluster.cpu != "arm"
+    bends, found = version(cluster.nccl).bends and x86_blackwell, {}
     for a in [a for a in OPS[op] if a.startswith(cluster.algorithm)] or OPS[op]:
         for p, protocol in enumerate(PROTOCOLS):
             if protocol != "Simple" and a not in ("Tree", "Ring"):
@@ -152,7 +153,7 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster) -> dict[tuple[str, str
             place = np.floor(np.log2(np.maximum(nbytes, 64) / 64)).astype(int)
             if a == "Tree":
                 bandwidth = bandwidth * np.where(place < 23, TREE_BEND[p][np.minimum(place, 22)], 1.0)
-            if a == "NVLSTree" and version(cluster.nccl).bends and _x86_blackwell(cluster):
+            if a == "NVLSTree" and bends:
                 bandwidth = bandwidth * np.where(place < 24, TREE_BEND[p][np.minimum(place, 22)], 1.0)
             if (a, protocol, op) == ("Ring", "Simple", "all_reduce"):
                 late = (nodes > 1) & (nbytes / (cluster.channels * n) >= 64)
@@ -225,10 +226,6 @@ def _latency(op: str, a: str, p: int, n: Any, nodes: Any, c: Cluster) -> Any:
     if a == "NVLSTree":
         return inside + 2 * hops * outside
     return BASE[a][p] + hops * outside / 3.5 + 2.8 * n
-
-
-def _x86_blackwell(c: Cluster) -> bool:
-    return c.generation == "blackwell" and c.cpu != "arm"
 
 
 def _number(nccl: str) -> tuple[int, ...]:

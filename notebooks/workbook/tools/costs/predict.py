@@ -15,9 +15,10 @@ from workbook.tools.costs.machine import Cluster
 from workbook.tools.formulas import Figures, figures
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all")
-LINKS = {  # protocol: µs of a step as shares of the Simple protocol's, NVLink and network, and bytes sent for one
-    "LL": (nccl.HOP["Ring"][0][0] / nccl.HOP["Ring"][0][2], nccl.HOP["Ring"][1][0] / nccl.HOP["Ring"][1][2], 2.0),
-    "Simple": (1.0, 1.0, 1.0),
+NEAR, FAR = nccl.HOP["Ring"]
+LINKS = {  # protocol: µs of a step as shares of the Simple protocol's, NVLink and network; bytes sent for one; posts
+    "LL": (NEAR[0] / NEAR[2], FAR[0] / FAR[2], 2.0, 1.0),
+    "Simple": (1.0, 1.0, 1.0, 3.0),
 }
 
 
@@ -35,7 +36,7 @@ def times(op: str, nbytes: Any, n: Any, cluster: Cluster, protocols: tuple[str, 
     LL sends a flag with each eight bytes, and needs no other step to tell that they have come: twice the bytes for a
     fifth of the latency. Small messages take it.
     """
-    each = [_times(op, nbytes, n, cluster, *LINKS[p], 3.0 if p == "Simple" else 1.0) for p in protocols]
+    each = [_times(op, nbytes, n, cluster, *LINKS[p]) for p in protocols]
     return {name: np.min([found[name] for found in each], axis=0) for name in each[0]}
 
 
@@ -72,11 +73,12 @@ def _times(
     if op == "broadcast":
         _, node, nodes = both("tree")
         chain, _, over = both("ring", pieces=1)
+        one_nic = size / (c.rail / c.oversubscription * 1e9)
         parts = figures("scatter", "linear", g).seconds(near, inside) + figures("all_gather", "ring", g).seconds(
             near, inside
         )
         return {
-            "binomial tree": node.seconds(near, inside) + nodes.seconds(far, size / (_one(c) * 1e9)),
+            "binomial tree": node.seconds(near, inside) + nodes.seconds(far, one_nic),
             "ring in pieces": (chain.steps - over.steps) * near + over.steps * far + chain.sent * slower,
             "hierarchical, scatter + gather": nodes.seconds(far, outside) + parts,
         }
@@ -98,7 +100,3 @@ def _times(
         moving = np.maximum(pat.serial * inside, outside * g * (n - g) / n)
         found["flat PAT"] = pat_in.steps * near + pat_out.steps * far + moving
     return found
-
-
-def _one(c: Cluster) -> float:
-    return c.rail / c.oversubscription

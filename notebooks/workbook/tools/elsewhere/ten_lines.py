@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isclose
 from typing import Any
+
+import numpy as np
 
 from labkit.floor.errors import LabError
 from labkit.theory import collectives
@@ -137,19 +138,12 @@ class Told:
 
 
 def _is(told: Sequence[Any] | str | None, held: Sequence[Any]) -> bool:
-    """Tell whether every rank held what it must: where nothing is promised, anything is right."""
+    """Tell whether every rank held what it must, as float32 has it: where nothing is promised, anything is right."""
     if told is None or isinstance(told, str):
         return bool(told)  # absent, with the reason
-    pairs = list(zip(told, held, strict=False))
-    return len(told) == len(held) and all(want is None or _close(got, want) for got, want in pairs)
-
-
-def _close(got: Sequence[float] | None, want: Sequence[float]) -> bool:
-    """Tell whether these are the same numbers, as float32 has them."""
-    return (
-        got is not None
-        and len(got) == len(want)
-        and all(isclose(a, b, rel_tol=1e-6) for a, b in zip(got, want, strict=True))
+    return len(told) == len(held) and all(
+        want is None or (len(got or ()) == len(want) and np.allclose(got, want, rtol=1e-6, atol=0))
+        for got, want in zip(told, held, strict=True)
     )
 
 

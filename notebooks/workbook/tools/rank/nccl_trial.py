@@ -1,6 +1,6 @@
 """One rank of a trial of NCCL: the same all-reduce under several settings, each in a process group of its own.
 
-Run as `python -m workbook.tools.rank.nccl_trial` by `workbook.tools.nccl_trial`. NCCL reads NCCL_ALGO and NCCL_PROTO
+Run as `python -m workbook.tools.rank.nccl_trial` by `workbook.tools.nccl`. NCCL reads NCCL_ALGO and NCCL_PROTO
 whenever it makes a communicator (src/graph/tuning.cc), and torch makes a group's at its first operation: a new group is
 enough.
 """
