@@ -27,11 +27,6 @@ class Recipe:
     gradients: int
     optimizer: int
 
-    @property
-    def bytes(self) -> int:
-        """All of them together: the paper's 16 for both recipes."""
-        return self.weights + self.gradients + self.optimizer
-
 
 FLOAT32 = Recipe("float32, Adam", 4, 4, 8)  # two moments
 MIXED = Recipe("mixed precision, Adam", 2, 2, 12)  # 16-bit; the states are a float32 copy of the weights, two moments

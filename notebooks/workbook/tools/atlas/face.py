@@ -288,8 +288,7 @@ class Atlas(Box):
         if log.op not in self._op.options:
             self._op.options = [*self._op.options, log.op]
         self._op.value = log.op
-        counts = [n for _, n in self._n.options]
-        self._n.value = log.n if log.n in counts and any(t.n == log.n and t.op == log.op for t in TABLES) else 0
+        self._n.value = log.n if any(t.n == log.n and t.op == log.op for t in TABLES) else 0
         self._kind.value = ""
         self._page.value = 0
         self._said.value = _told_of(verdict)
@@ -333,9 +332,8 @@ class Atlas(Box):
         self._quiet = True
         fit, page = len(self.matching), self._page.value
         pages = [(f"{i + 1} to {min(i + MOST, fit)} of {fit}", i) for i in range(0, fit, MOST)] or [("none", 0)]
-        if tuple(pages) != tuple(self._page.options):
-            self._page.options = pages
-            self._page.value = page if page < fit else 0
+        self._page.options = pages
+        self._page.value = page if page < fit else 0
         self._page.layout.display = "" if fit > MOST else "none"
         chosen = self._model.value
         options = [("none", "")]

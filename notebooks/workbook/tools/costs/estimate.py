@@ -2,7 +2,7 @@
 
 Every way has one formula, T = L + S/B + 2·√(P·S/B): L the latency of its steps, S/B the bytes, and between the two the
 time in which a pipeline fills. A message that is cut into c pieces pays P for each piece and a c-th of its bytes
-once more, and the best c leaves the geometric mean of the two (see `textbook.seconds`). The fastest way counts. Steps
+once more, and the best c leaves the geometric mean of the two (see `predict.seconds`). The fastest way counts. Steps
 are those of NCCL's own model (`nccl`), as are the numbers without a name here; the named ones, `Constants`, are
 fitted to published tables by `benchmarks/measure/learn.py`, which a test runs again.
 """

@@ -21,7 +21,7 @@ from pathlib import Path
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from workbook.tools.topology import matrix, xml
-from workbook.tools.topology.machine import MEANS, PATHS, Topology, by_pcie, level
+from workbook.tools.topology.machine import MEANS, Topology, by_pcie, level
 
 BUNDLED = {  # file: name, source
     "p4d-24xl-topo.xml": ("p4d.24xlarge, AWS", "aws/aws-ofi-nccl, topology/p4d-24xl-topo.xml"),
@@ -51,7 +51,7 @@ OTHERS = (
 )
 USUAL = "Paste what `nvidia-smi topo -m` prints, or the XML that NCCL_TOPO_DUMP_FILE names"
 
-__all__ = ["BUNDLED", "MEANS", "PATHS", "Topology", "by_pcie", "find", "level", "read", "text"]
+__all__ = ["BUNDLED", "MEANS", "Topology", "by_pcie", "find", "level", "read", "text"]
 
 
 def read(told: str, name: str = "this machine", source: str = "") -> Topology:

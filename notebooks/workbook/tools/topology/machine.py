@@ -13,9 +13,8 @@ from typing import Any
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, listed
 
-# From near to far: nvidia-smi's words, and those that only NCCL has (src/graph/topo.h). NV# counts NVLinks.
-PATHS = ("X", "NV", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "NODE", "SYS", "NET")
 LINKS = {"NV": "NVLink", "XGMI": "xGMI link"}  # AMD's GPUs have xGMI, as near as NVLink
+# From near to far: nvidia-smi's words, and those that only NCCL has (src/graph/topo.h). NV# counts NVLinks.
 MEANS = {
     "X": "the same device",
     "NV": "NVLink",
@@ -161,9 +160,9 @@ def level(path: str) -> int:
     True
     """
     word = re.sub(r"(NV|XGMI)\d+", "NV", path)
-    if word not in PATHS:
-        raise LabError(f"{path!r} is no path. There are {listed(PATHS)}, NV with the number of links.")
-    return PATHS.index(word)
+    if word not in MEANS:
+        raise LabError(f"{path!r} is no path. There are {listed([*MEANS])}, NV with the number of links.")
+    return [*MEANS].index(word)
 
 
 def by_pcie(a: tuple[str, ...], b: tuple[str, ...]) -> str:
