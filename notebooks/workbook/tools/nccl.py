@@ -121,9 +121,11 @@ def run(
             "ranks": ranks, "nbytes": nbytes, "backend": backend, "settings": [dict(s) for s in settings],
             "store": str(folder / "store"), "timeout": NCCL_TRIAL / 2,
         }  # fmt: skip
-        commands = [
-            _command({**order, "rank": r, "device": r % max(seen, 1)}, seen < ranks, folder) for r in range(ranks)
-        ]
+        commands = []
+        for r in range(ranks):
+            told = json.dumps({**order, "rank": r, "device": r % max(seen, 1)})
+            env = {**os.environ, **environment(r, seen < ranks, folder)}
+            commands.append(([sys.executable, "-m", "workbook.tools.rank.nccl_trial", told], env))
         with tied(commands, folder) as started:
             answers = _answers(started)
         log = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("log.*")))
@@ -136,11 +138,6 @@ def run(
         calls = tuple(c for c in heard.calls if c.nbytes == size) if heard else ()
         tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls))
     return tried, heard
-
-
-def _command(order: dict[str, Any], shared: bool, folder: Path) -> tuple[list[str], dict[str, str]]:
-    command = [sys.executable, "-m", "workbook.tools.rank.nccl_trial", json.dumps(order)]
-    return command, {**os.environ, **environment(order["rank"], shared, folder)}
 
 
 def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
