@@ -136,7 +136,9 @@ def resembles(log: Log, tables: Sequence[Table] = TABLES) -> list[Likeness]:
     """
     found = []
     for table in tables:
-        if table.op != log.op or not log.n / 2 <= table.n <= 2 * log.n or not _alike(log, table):
+        if table.op != log.op or not log.n / 2 <= table.n <= 2 * log.n:
+            continue
+        if log.crosses not in (None, table.nodes > 1):  # one is a node, the other several
             continue
         least, most = table.rows[0][0], table.rows[-1][0]
         rows = [(size, us) for size, us in log.rows if least <= size <= most]
@@ -203,11 +205,6 @@ def between(rows: Sequence[tuple[int, float]], sizes: Floats) -> Floats:
     """Interpolate µs at any size, on a straight line between rows where both scales are logarithmic."""
     known, us = map(np.array, zip(*rows, strict=True))
     return np.asarray(np.exp(np.interp(np.log(sizes), np.log(known), np.log(us))))
-
-
-def _alike(log: Log, table: Table) -> bool:
-    """Tell whether both are one node, or several, as far as the log says."""
-    return log.crosses is None or log.crosses == (table.nodes > 1)
 
 
 def _as_many_a_node(log: Log, table: Table) -> bool:

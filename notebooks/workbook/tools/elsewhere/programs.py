@@ -51,7 +51,7 @@ def python(system: System) -> str:
         return "" if system.name == "mpi" and mpi.missing() else sys.executable
     for place in (Path.cwd(), *Path.cwd().parents):
         its = place / system.folder
-        if any(its.glob(f"lib/python*/site-packages/{system.module}/__init__.py")):
+        if any(its.glob(f"lib/python*/site-packages/{system.name}/__init__.py")):
             return str(its / "bin" / "python")
     return ""
 

@@ -26,18 +26,16 @@ class System:
     """A system that the program is written in.
 
     Args:
-        name: as `Elsewhere` and the names of the files have it: "tensorflow".
+        name: as `Elsewhere`, the names of the files and the package that is imported have it: "tensorflow".
         title: the name in sentences.
         package: what it needs beside the workbook; "" where the lab's own environment has it.
         folder: of an environment of its own, made beside the notebooks or above them.
-        module: the folder in that environment's packages that shows it is there.
     """
 
     name: str
     title: str
     package: str = ""
     folder: str = ""
-    module: str = ""
 
     @property
     def program(self) -> str:
@@ -62,8 +60,8 @@ SYSTEMS = {
     for s in (
         System("torch", "torch.distributed"),
         System("mpi", "MPI, from Python with mpi4py", "mpi4py mpich"),
-        System("tensorflow", "TensorFlow", "tensorflow-cpu==2.21.0", ".venv-tf", "tensorflow"),
-        System("deepspeed", "DeepSpeed", "torch==2.13.0 deepspeed==0.19.8 ninja", ".venv-ds", "deepspeed"),
+        System("tensorflow", "TensorFlow", "tensorflow-cpu==2.21.0", ".venv-tf"),
+        System("deepspeed", "DeepSpeed", "torch==2.13.0 deepspeed==0.19.8 ninja", ".venv-ds"),
     )
 }
 

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 
 from labkit.floor.words import ANSI, nbytes
 
-# Numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h), and what newer ones call them.
-ALGORITHMS = ("tree", "ring", "CollNet direct", "CollNet chain", "NVLS", "NVLS tree", "PAT")
-PROTOCOLS = ("LL", "LL128", "Simple")
-CALLED = {
+# What NCCL calls them, in the order of the numbers that older versions print (src/include/nccl_common.h, nccl_tuner.h).
+ALGORITHMS = {
     "TREE": "tree",
     "RING": "ring",
     "COLLNET_DIRECT": "CollNet direct",
@@ -23,8 +21,8 @@ CALLED = {
     "NVLS": "NVLS",
     "NVLS_TREE": "NVLS tree",
     "PAT": "PAT",
-    "SIMPLE": "Simple",
 }
+PROTOCOLS = {"LL": "LL", "LL128": "LL128", "SIMPLE": "Simple"}
 OPS = {
     "AllReduce": "all-reduce",
     "AllGather": "all-gather",
@@ -254,13 +252,13 @@ def _link(m: re.Match[str]) -> list[Event]:
 
 
 def _call(m: re.Match[str]) -> list[Event]:
-    algorithm, protocol = (CALLED.get(word.upper(), word) for word in m.group(3, 4))
+    algorithm, protocol = ALGORITHMS.get(m[3].upper(), m[3]), PROTOCOLS.get(m[4].upper(), m[4])
     return [Call(OPS.get(m[1], m[1]), int(m[2]), algorithm, protocol, int(m[5]), int(m[6]))]
 
 
 def _old_call(m: re.Match[str]) -> list[Event]:
     algorithm, protocol = (
-        names[int(k)] if int(k) < len(names) else k for names, k in ((ALGORITHMS, m[3]), (PROTOCOLS, m[4]))
+        [*names.values()][int(k)] if int(k) < len(names) else k for names, k in ((ALGORITHMS, m[3]), (PROTOCOLS, m[4]))
     )
     return [Call(OPS.get(m[1], m[1] or ""), int(m[2]), algorithm, protocol, expected=float(m[5]))]
 
