@@ -140,6 +140,13 @@ def _gather(given: dict[str, Any], group: Place) -> Call:
     return _tensor("gather", x, _only_at(root, x.numel(), n), takes, root=group.members[root], other="dst")
 
 
+def _gather_single(given: dict[str, Any], group: Place) -> Call:
+    x, out, root, n = given["input_tensor"], given["output_tensor"], given["root_rank"], len(group.members)
+    here = root == group.me  # elsewhere the output is empty
+    takes, sizes = (_part(out, n, NO_TAKES), (x.numel(), out.numel())) if here else (0, None)
+    return _tensor("gather", x, _only_at(root, x.numel(), n), takes, sizes=sizes, root=group.members[root], other="dst")
+
+
 def _scatter(given: dict[str, Any], group: Place) -> Call:
     x, root, n = _first(given["output_tensors"], NOTHING), given["root_rank"], len(group.members)
     gives = _numels(_first(given["input_tensors"], ())) if root == group.me else 0
@@ -188,6 +195,7 @@ CALLS: dict[str, Callable[[dict[str, Any], Place], Call]] = {
     "reduce_scatter_": _reduce_scatter,
     "_reduce_scatter_base_": _reduce_scatter_single,
     "gather_": _gather,
+    "gather_into_tensor_": _gather_single,
     "scatter_": _scatter,
     "alltoall_": _all_to_all,
     "alltoall_base_": _all_to_all_single,

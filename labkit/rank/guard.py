@@ -263,8 +263,8 @@ def on() -> None:
     if _library is None:
         library = torch.library.Library("c10d", "IMPL")
         for name in CALLS:
-            operation = getattr(torch.ops.c10d, name).default
-            library.impl(name, _comparing(name, operation), "BackendSelect", with_keyset=True)
+            if operation := getattr(torch.ops.c10d, name, None):  # an older torch has fewer
+                library.impl(name, _comparing(name, operation.default), "BackendSelect", with_keyset=True)
         _library = library
 
 

@@ -138,6 +138,7 @@ SAME = "Make the same call with the same arguments on every rank."
 ROOM = {  # of a call with one input and one output, on so many ranks
     "all_gather": "The output has to be {n} times as long as the input.",
     "all_to_all": "The output has to be as long as the input.",
+    "gather": "The root's output has to be {n} times as long as the input.",
     "reduce_scatter_tensor": "The input has to be {n} times as long as the output.",
 }
 EQUAL = "Their length has to be a multiple of {n}."
@@ -165,12 +166,12 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
     if absent := [r for r in members if r not in calls]:
         said.append(f"{ranks(absent)} {'has' if len(absent) == 1 else 'have'} not come yet")
     uneven = next((_uneven(calls, a, b) for a, b, d in _compared(calls, members) if d == what == ELEMENTS), "")
-    remedy = REMEDY.get(what, SAME)
+    remedy = uneven + REMEDY.get(what, SAME)
     if own := [calls[r] for i, r in come if what == ELEMENTS and calls[r].sizes and _differ(calls[r], i, calls[r], i)]:
         cut = all(call.sizes and call.sizes[0] == call.sizes[1] for call in own)
         remedy = (EQUAL if cut else ROOM[own[0].kind]).format(n=len(members))
     fault = f"The {what} does not fit" if what == ELEMENTS and len(told) == 1 else f"Ranks disagree on the {what}"
-    return f"{fault}: {'; '.join(said)}. {uneven}{remedy}"
+    return f"{fault}: {'; '.join(said)}. {remedy}"
 
 
 def _compared(calls: Mapping[int, Call], members: Sequence[int]) -> list[tuple[tuple[int, int], tuple[int, int], str]]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from labkit.rank import call_facts, comms, dispatched_calls, torch_aliases
+from labkit.theory.fingerprint import disagreement
 from labkit.theory.primitives import PRIMITIVES, find
 
 VERSION = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
@@ -133,3 +134,25 @@ def test_a_torch_that_has_all_names_is_left_alone():
 
 def test_what_stands_in_the_place_of_an_operation_is_not_called_one():
     assert [call_facts.reduction(op) for op in (None, dist.ReduceOp.MAX, object())] == ["sum", "max", ""]
+
+
+def test_a_gather_into_one_tensor_is_compared_with_its_root_and_with_the_list_form():
+    def call(rank, length, room):
+        given = {"input_tensor": torch.ones(length), "output_tensor": torch.empty(room), "root_rank": 1}
+        return dispatched_calls.CALLS["gather_into_tensor_"](given, dispatched_calls.Place(rank, [4, 5, 6]))
+
+    def said(lengths, room):
+        calls = {r: call(i, n, room if i == 1 else 0) for i, (r, n) in enumerate(zip((4, 5, 6), lengths, strict=True))}
+        return disagreement(calls, [4, 5, 6])
+
+    assert said([2, 2, 2], 6) == ""
+    assert "number of elements" in said([2, 2, 3], 6)
+    assert "Rank 6 gives 3 elements to rank 5, and rank 5 expects 2." in said([2, 2, 3], 6)
+    assert said([2, 2, 2], 7) == (
+        "Ranks disagree on the number of elements: rank 5 calls gather(dst=5, float32[2]) with 2 elements of input and "
+        "7 of output; ranks 4, 6 call gather(dst=5, float32[2]). The root's output has to be 3 times as long as the "
+        "input."
+    )
+    lists = {"input_tensors": [torch.ones(2)], "output_tensors": [], "root_rank": 1}
+    listed = dispatched_calls.CALLS["gather_"](lists, dispatched_calls.Place(0, [4, 5, 6]))
+    assert disagreement({4: listed, 5: call(1, 2, 6), 6: call(2, 2, 0)}, [4, 5, 6]) == ""
