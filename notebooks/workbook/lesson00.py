@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,17 +19,12 @@ if TYPE_CHECKING:
 TINY = ((36, 8), (120, 64), (120,), (36, 120), (36,))  # the parameters of `tiny.Model`
 
 
-def _means(xs: Sequence[Any]) -> list[Any]:
-    means = [sum(grads) / len(xs) for grads in zip(*xs, strict=True)]
-    return [means if len(means) > 1 else means[0] for _ in xs]
-
-
 def _gradients(n: int) -> list[Case]:
     rng = np.random.default_rng(n)
     return [
-        Case([(x,) for x in counting(n, 3)], "one parameter"),
+        Case(counting(n, 3), "one parameter"),
         Case([(x, 100 + x[:2]) for x in counting(n, 4)], "two parameters"),
-        Case([(np.array(float(n * (r == 0)), dtype="float32"),) for r in range(n)], "only rank 0's gradient is not 0"),
+        Case([np.array(float(n * (r == 0)), dtype="float32") for r in range(n)], "only rank 0's gradient is not 0"),
         Case(normals(n, rng, ((2, 3), (3,)), "float64"), "float64"),
         Case(normals(n, rng, TINY), "the size of the language model"),
     ]
@@ -43,10 +38,10 @@ def gradients_of(out, model, *_):
 
 @exercise(
     "The two lines that keep four models equal",
-    _means,
+    partial(collectives.all_reduce, op="AVG"),
     minutes=5,
     inputs=_gradients,
-    picture=lambda: [(x,) for x in counting(4, 3)],
+    picture=lambda: counting(4, 3),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 1, memory=lambda n, S: 0),
     setup=lambda *grads: (with_gradients(*grads),),
     collect=gradients_of,

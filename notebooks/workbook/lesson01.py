@@ -10,6 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Least, exercise
 from labkit.grading.inputs import Case, counting, normals, vectors
 from labkit.grading.prediction import SEEN, ask
+from labkit.theory import collectives
 from workbook.harnesses import as_many_groups, my_group, with_gradients
 from workbook.lesson00 import gradients_of
 
@@ -24,17 +25,16 @@ def _teams(n: int, split: int | None) -> list[range]:
 
 
 def _team_means(xs: Sequence[Any], split: int | None = None) -> list[Any]:
-    grads = [[sum(xs[r][i] for r in team) / len(team) for i in range(len(xs[0]))] for team in _teams(len(xs), split)]
-    return [g if len(g) > 1 else g[0] for g in grads]
+    return [collectives.all_reduce([xs[r] for r in team], op="AVG")[0] for team in _teams(len(xs), split)]
 
 
 def _team_gradients(n: int) -> list[Case]:
     drawn = normals(n, np.random.default_rng(n), ((4, 3), (4,), (2, 4)))
     half = {"split": n // 2}
     return [
-        Case([(x,) for x in counting(n, 3)], "one parameter", half),
+        Case(counting(n, 3), "one parameter", half),
         Case([(x, 100 + x[:2]) for x in counting(n, 4)], "two parameters", half),
-        Case([(x,) for x in counting(n, 2)], "rank 0 is a team of its own", {"split": 1}),
+        Case(counting(n, 2), "rank 0 is a team of its own", {"split": 1}),
         Case(drawn, f"rank {n - 1} is a team of its own", {"split": n - 1}),
     ]
 
@@ -50,7 +50,7 @@ def _team(split):
     minutes=5,
     ranks=(4, 3, 2),
     inputs=_team_gradients,
-    picture=lambda: [(x,) for x in counting(4, 3)],
+    picture=lambda: counting(4, 3),
     # One team is a single rank, which needs no message; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
     setup=lambda *grads, split: (with_gradients(*grads), _team(split)),

@@ -77,12 +77,6 @@ def meet(room):
         os.sched_yield()
 
 
-def _sums(xs: Sequence[Sequence[np.ndarray]]) -> list[Any]:
-    """Return what each call leaves."""
-    sums = [collectives.all_reduce([mine[k] for mine in xs]) for k in range(len(xs[0]))]
-    return [[total[r] for total in sums] for r in range(len(xs))]
-
-
 def _calls(n: int) -> list[Case]:
     """Make what a rank brings to two or three calls in a row, of different lengths."""
 
@@ -143,7 +137,7 @@ def through_slots(add_up, *xs, size, frugal):
 
 @by_memory(
     "Everyone reads every slot",
-    _sums,
+    collectives.all_reduce,
     difficulty=2,
     inputs=_calls,
     needs_messages=False,
@@ -174,7 +168,7 @@ def sum_slots(x, room):
 
 @by_memory(
     "Everyone adds up a chunk",
-    _sums,
+    collectives.all_reduce,
     minutes=12,
     difficulty=3,
     # The last case takes several pieces, the last of them short.

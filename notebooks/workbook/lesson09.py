@@ -12,6 +12,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting
+from labkit.theory import collectives
 from labkit.theory.log import Log
 from workbook.harnesses import calls, in_a_folder
 
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
 
 def _averages(xs: Sequence[Any], steps: int = 1) -> list[Any]:
-    """Average each of the gradients that ranks bring last, in their dtype; in step k they are k times as large."""
-    every = [(sum(same[1:], same[0]) / len(xs), same[0].dtype) for same in zip(*[x[-1] for x in xs])]
-    means = [mean.astype(dtype) if dtype.kind == "f" else mean for mean, dtype in every]
-    return [*means, *(k * mean for k in range(2, steps + 1) for mean in means)]
+    """Average each of the gradients that ranks bring last; in step k they are k times as large."""
+    means = collectives.all_reduce([x[-1] for x in xs], op="AVG")[0]
+    return [k * mean for k in range(1, steps + 1) for mean in means]
 
 
 def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list[Any]:
@@ -340,8 +340,7 @@ def overlapped(buckets):
 
 def _accumulated(xs: Sequence[Any]) -> list[Any]:
     rows = [row for batches in xs for batch in batches for row in batch]
-    mean = sum(rows[1:], rows[0]) / len(rows)
-    return [mean.astype(rows[0].dtype) if rows[0].dtype.kind == "f" else mean for _ in xs]
+    return [sum(rows) / len(rows) for _ in xs]
 
 
 def _micro_batches(n: int) -> list[Case]:
