@@ -16,6 +16,7 @@ from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
 from labkit.theory.log import Log
 from workbook.harnesses import calls, in_a_folder, with_gradients
+from workbook.lesson08 import cross_entropy
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
@@ -152,8 +153,7 @@ def save_whole(state, path):
 
 def _by_rows(xs: Sequence[Any]) -> list[Any]:
     total = sum(rows for _, rows in xs)
-    sums = [sum(g[i] * rows for g, rows in xs if rows) / total for i in range(len(xs[0][0]))]
-    return [[s.astype(x.dtype) for s, x in zip(sums, xs[0][0])] for _ in xs]
+    return [[sum(g[i] * rows for g, rows in xs) / total for i in range(len(xs[0][0]))] for _ in xs]
 
 
 def _shares(n: int) -> list[Case]:
@@ -235,15 +235,9 @@ def average_by_rows(model, rows):
 
 
 def _contrast(xs: Sequence[Any]) -> list[Any]:
-    everyone = np.concatenate([b for _, b in xs]).astype("float64")
-    losses, first = [], 0
-    for a, b in xs:
-        logits = a.astype("float64") @ everyone.T
-        right = logits[np.arange(len(a)), first + np.arange(len(a))]
-        top = logits.max(1)
-        losses.append(float((np.log(np.exp(logits - top[:, None]).sum(1)) + top - right).mean()))
-        first += len(b)
-    return losses
+    everyone = np.concatenate([b for _, b in xs])
+    partners = np.split(np.arange(len(everyone)), len(xs))
+    return [cross_entropy([(a @ everyone.T, its)])[0] for (a, _), its in zip(xs, partners)]
 
 
 def _pairs(n: int) -> list[Case]:
