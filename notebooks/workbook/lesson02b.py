@@ -23,14 +23,13 @@ on_windows = partial(exercise, counts_memory=False)
 
 
 def opened(size, dtype):
-    """Open a window in which a rank also tells how far it is, and how its function ended."""
-    from workbook.tools.rank.shared import open_room
+    """Open a window, and beside it memory in which a rank tells how far it `came`, and how its function ended."""
     from workbook.tools.rank.window import open_window
 
     with recorder.paused():
-        window, room = open_window(size, dtype), open_room(64)
+        window = open_window(size, dtype)
+        window.came = open_window(2, torch.int64)._memory
     window.patience = 1.5
-    window.came = [slot.view(torch.int64) for slot in room.slots]
     return window
 
 

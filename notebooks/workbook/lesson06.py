@@ -18,7 +18,7 @@ from labkit.theory.values import split
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
 
-by_messages = partial(exercise, forbids=("collectives",))
+by_messages = partial(exercise, forbids=("collectives",), keeps_input=True)
 
 
 def _with_room(n: int) -> list[Case]:
@@ -36,7 +36,6 @@ def _with_room(n: int) -> list[Case]:
     collectives.all_reduce,
     minutes=4,
     picture=lambda: counting(4, 2),
-    keeps_input=True,
     least=Least(sent=lambda n, S: (n - 1) * S, rounds=lambda n: 2 * (n - 1), memory=lambda n, S: min(2, n - 1) * S),
 )
 def naive_all_reduce(x):
@@ -76,7 +75,6 @@ def naive_all_reduce(x):
     promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
     picture=lambda: counting(4, 4),
-    keeps_input=True,
     # At once there are one sum on its way out and one on its way in.
     least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: min(2, n - 1) * S / n),
 )
@@ -117,6 +115,7 @@ def ring_reduce_scatter(x):
     promises=(OnlyTo(+1), Messages(lambda n: n - 1)),
     budget=Budget(sent=lambda n, S: (n - 1) / n * S, steps=lambda n: n - 1),
     in_place=True,
+    keeps_input=False,
     least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: n - 1, memory=lambda n, S: 0),
 )
 def ring_all_gather(parts):
@@ -146,7 +145,6 @@ def ring_all_gather(parts):
     difficulty=2,
     budget=Budget(sent=lambda n, S: (n - 1).bit_length() * S, steps=lambda n: 2 * (n - 1).bit_length()),
     picture=lambda: counting(4, 2),
-    keeps_input=True,
     least=Least(
         sent=lambda n, S: (n - 1).bit_length() * S,
         rounds=lambda n: 2 * (n - 1).bit_length(),
@@ -196,7 +194,6 @@ def tree_all_reduce(x):
     ranks=(2, 4),
     budget=Budget(sent=lambda n, S: 2 * (n - 1) / n * S, steps=lambda n: 2 * log2(n)),
     picture=lambda: counting(4, 4),
-    keeps_input=True,
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 2 * log2(n), memory=lambda n, S: S),
 )
 def halving_doubling(x):

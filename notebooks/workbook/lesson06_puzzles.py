@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from math import log2
 from typing import TYPE_CHECKING
 
-from labkit.grading.exercise import NOTHING, Budget, Least, exercise
+from labkit.grading.exercise import NOTHING, Budget, Least
 from labkit.grading.inputs import Case, counting, vectors
 from labkit.grading.promises import Messages, OnlyTo, enough
 from labkit.theory import collectives
 from labkit.theory.record import Record, rounds
 from labkit.theory.values import split
+from workbook.lesson06 import by_messages
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
 
 PIECES = 4
-by_messages = partial(exercise, forbids=("collectives",), keeps_input=True)
 
 
 @by_messages(
