@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, rank, recorder, torch, world_size
 
 
-Shape = dict[str, int]  # how many ranks lie along each dimension of a mesh, the last one being that of neighbours
-
-
 def pairs(n: int) -> list[tuple[int, int]]:
     """Return the two-dimensional meshes of n ranks, first those that tell the dimensions apart."""
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
@@ -99,13 +96,8 @@ def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:
     return {name: np.moveaxis(table, i, -1).reshape(-1, size).tolist() for i, (name, size) in enumerate(shape.items())}
 
 
-def group_of(shape: Mapping[str, int], name: str, rank: int) -> list[int]:
-    """Return the ranks of the group of this rank along a dimension."""
-    return next(ranks for ranks in grid(shape)[name] if rank in ranks)
-
-
 def _shapes(n: int) -> list[Case]:
-    shapes: list[Shape] = [{"data": data, "tensor": tensor} for data, tensor in pairs(n)]
+    shapes: list[dict[str, int]] = [{"data": data, "tensor": tensor} for data, tensor in pairs(n)]
     if n == 4:
         shapes[2:] = [{"data": 2, "pipe": 1, "tensor": 2}, {"replicas": 2, "pipe": 2}]
     else:
@@ -160,7 +152,10 @@ def run_make_groups(make_groups, shape):
 
 @exercise(
     "The groups of a mesh",
-    lambda xs: [{name: np.array(group_of(shape, name, r)) for name in shape} for r, (shape,) in enumerate(xs)],
+    lambda xs: [
+        {name: np.array(next(ranks for ranks in groups if r in ranks)) for name, groups in grid(shape).items()}
+        for r, (shape,) in enumerate(xs)
+    ],
     difficulty=2,
     inputs=_shapes,
     picture=lambda: [({"data": 2, "tensor": 2},)] * 4,
@@ -198,9 +193,10 @@ def make_groups(shape):
 
 
 def meshed(shape):
-    """Make the groups of a mesh of this shape; return those of this rank along data and along its team."""
+    """Make the groups of a mesh of this shape, unrecorded; return those of this rank along data and along its team."""
     table = torch.arange(world_size).view(*shape)
-    return my_group(table.T.tolist()), my_group(table.tolist())
+    with recorder.paused():
+        return my_group(table.T.tolist()), my_group(table.tolist())
 
 
 LR, STEPS = 0.1, 2
@@ -243,9 +239,8 @@ def run_mesh_step(mesh_step, inputs, targets, columns, shape):
     Each rank adds its part of the product, and the bias is on all of them. What is read, and how often the
     optimizer steps, is watched.
     """
-    with recorder.paused():
-        data, team = meshed(shape)
-        mine, of_team = dist.get_rank(data), dist.get_rank(team)
+    data, team = meshed(shape)
+    mine, of_team = dist.get_rank(data), dist.get_rank(team)
     params = [torch.nn.Parameter(columns.clone()), torch.nn.Parameter(torch.zeros(1, device=device))]
     shares, steps, losses = [], [], []
 

@@ -27,10 +27,6 @@ def _state(step: float, copy: int, part: int) -> dict[str, Any]:
     }
 
 
-def _places(n: int, shape: tuple[int, int]) -> list[tuple[int, int]]:
-    return [divmod(r, shape[1]) for r in range(n)]
-
-
 def _savings(n: int) -> list[Case]:
     return [
         Case([(step,)] * n, f"step {step}, data {mesh[0]}, team {mesh[1]}", {"shape": mesh})
@@ -76,10 +72,8 @@ def run_save_mesh(save_mesh, step, shape, folder):
 
     All ranks but 0 are slow to write, and look for the mark before they do; all of them tell what they wrote.
     """
-    with recorder.paused():
-        data, team = meshed(shape)
-        copy, part = dist.get_rank(data), dist.get_rank(team)
-        model, optimizer, reader = states(step, copy, part)
+    (data, team), (copy, part) = meshed(shape), divmod(rank, shape[1])
+    model, optimizer, reader = states(step, copy, part)
     here, said, written = os.path.join(folder, f"step-{step}"), [], []
     mark = os.path.join(here, "complete")
 
@@ -123,7 +117,7 @@ def run_save_mesh(save_mesh, step, shape, folder):
 
 @exercise(
     "A checkpoint that four ranks write",
-    lambda xs, shape: [_state(x[0], copy, part) for x, (copy, part) in zip(xs, _places(len(xs), shape), strict=True)],
+    lambda xs, shape: [_state(step, *divmod(r, shape[1])) for r, (step,) in enumerate(xs)],
     minutes=12,
     difficulty=3,
     inputs=_savings,
@@ -166,9 +160,9 @@ def save_mesh(put, here, model, optimizer, reader, data, team):
 
 def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
     found = []
-    for (whole, _), (copy, part) in zip(xs, _places(len(xs), shape), strict=True):
+    for r, (whole, _) in enumerate(xs):
         step = max(whole, default=0)
-        state = _state(step, copy, part)
+        state = _state(step, *divmod(r, shape[1]))
         found.append({**state["part"], "reader": state["reader"], "returned": step})
     return found
 
@@ -176,9 +170,7 @@ def _loaded(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
 @in_a_folder
 def run_load_mesh(load_mesh, whole, broken, shape, folder):
     """Write whole and broken checkpoints, let the mesh load, and collect its states and what it returns."""
-    with recorder.paused():
-        data, team = meshed(shape)
-        copy, part = dist.get_rank(data), dist.get_rank(team)
+    data, team = meshed(shape)
     if rank == 0:
         for step in (*whole, *broken):
             here = os.path.join(folder, f"step-{step}")
@@ -193,7 +185,7 @@ def run_load_mesh(load_mesh, whole, broken, shape, folder):
                 torch.save({}, os.path.join(here, "complete"))
     with recorder.paused():
         dist.barrier()
-    model, optimizer, reader = states(0, copy, part)
+    model, optimizer, reader = states(0, *divmod(rank, shape[1]))
     try:
         returned, failed = load_mesh(folder, model, optimizer, reader, data, team), None
     except Exception as error:

@@ -13,7 +13,7 @@ from workbook.capstone import mesh_price, meshed, pairs
 from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, recorder, torch
+    from labkit.rank.cell_names import device, dist, torch
 
 
 def _norms(xs: Sequence[Any], shape: tuple[int, int]) -> list[Any]:
@@ -39,12 +39,6 @@ def _gradients(n: int) -> list[Case]:
     ]
 
 
-def on_mesh(cut, whole, shape):
-    """Return the gradients, and this rank's groups along data and along its team."""
-    with recorder.paused():
-        return cut, whole, *meshed(shape)
-
-
 @exercise(
     "The norm of a gradient on a mesh",
     _norms,
@@ -54,7 +48,7 @@ def on_mesh(cut, whole, shape):
     tolerance=1e-4,
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
-    setup=on_mesh,
+    setup=lambda cut, whole, shape: (cut, whole, *meshed(shape)),
     collect=lambda norm, *_: torch.as_tensor(norm, dtype=torch.float32).reshape(1),
 )
 def mesh_norm(cut, whole, data, team):

@@ -96,9 +96,10 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=None):
 def ordering(schedule: Any) -> Any:
     """Make the harness that runs the orders of a function and holds them against this schedule."""
 
-    def run(order_of, weight, inputs, targets):
-        orders = [order_of(r, world_size, len(inputs)) for r in range(world_size)]
-        return run_orders(orders, weight, inputs, targets, schedule(world_size, len(inputs)))
+    def run(order_of, weight, inputs, targets, **chunks):
+        sizes = world_size, len(inputs), *chunks.values()
+        orders = [order_of(r, *sizes) for r in range(world_size)]
+        return run_orders(orders, weight, inputs, targets, schedule(*sizes), **chunks)
 
     return run
 

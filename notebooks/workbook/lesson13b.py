@@ -11,7 +11,7 @@ from labkit.grading.exercise import Case
 from labkit.grading.promises import Calls
 from workbook.harnesses import as_many_groups
 from workbook.lesson13 import batches, on_stages, trained
-from workbook.lesson13_orders import ordered, run_orders
+from workbook.lesson13_orders import ordered, ordering, run_orders
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
@@ -267,12 +267,6 @@ def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
     return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": end} for r in range(n)]
 
 
-def run_interleaved_order(order_of, weight, inputs, targets, chunks):
-    """Ask for every rank's list, and run them."""
-    orders = [order_of(r, world_size, len(inputs), chunks) for r in range(world_size)]
-    return run_orders(orders, weight, inputs, targets, pipeline.interleaved(world_size, len(inputs), chunks), chunks)
-
-
 @on_stages(
     "Several stages on a rank",
     _interleaved,
@@ -284,7 +278,7 @@ def run_interleaved_order(order_of, weight, inputs, targets, chunks):
         Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
         Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
     ],
-    harness=run_interleaved_order,
+    harness=ordering(pipeline.interleaved),
 )
 def interleaved_order(place, ranks, parts, chunks):
     """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.

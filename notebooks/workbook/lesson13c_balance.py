@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from workbook.harnesses import with_gradients
 from workbook.lesson12 import both_passes
 from workbook.lesson13c import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
 
@@ -42,17 +43,11 @@ def _gradients(n: int) -> list[Case]:
 
 def run_mixture_gradients(mixture_gradients, shared, experts):
     """Make parameters with these gradients, and look what is left in them."""
-
-    def parameter(grad):
-        like = torch.zeros(3, dtype=torch.float64, device=device) if grad is None else grad
-        p = torch.nn.Parameter(torch.zeros_like(like))
-        p.grad = grad
-        return p
-
-    copies, mine = [parameter(g) for g in shared], [parameter(g) for g in experts]
-    before = [None if g is None else g.clone() for g in experts]
+    copies, mine = list(with_gradients(*shared)), [torch.nn.Parameter(torch.ones(3, device=device))]
+    if experts[0] is not None:
+        mine = list(with_gradients(*experts))
     mixture_gradients(copies, mine)
-    for p, sums in zip(mine, before):
+    for p, sums in zip(mine, experts):
         assert sums is not None or p.grad is None, (
             "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
         )

@@ -13,6 +13,7 @@ from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls, Messages, OnlyTo
 from labkit.theory.log import Op
 from labkit.theory.record import Record
+from workbook.lesson13c import name_mistakes
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
@@ -131,16 +132,12 @@ def run_merge_pieces(fn, out, top, total, scores, v):
     if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
         return found
     for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
-        assert not torch.allclose(got.to(other), other) or torch.allclose(want, other), (
-            f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
-        )
-    assert not torch.allclose(found[1].to(alone), alone) or torch.allclose(new, alone), (
-        "`top` is the largest score of the new piece, and not the largest so far."
-    )
-    divided = right[0] / right[2][..., None]
-    assert not torch.allclose(found[0].to(divided), divided) or torch.allclose(right[0], divided), (
-        "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
-    )
+        says = f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
+        name_mistakes(got, want, {says: other})
+    says = "`top` is the largest score of the new piece, and not the largest so far."
+    name_mistakes(found[1], new, {says: alone})
+    says = "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
+    name_mistakes(found[0], right[0], {says: right[0] / right[2][..., None]})
     return found
 
 

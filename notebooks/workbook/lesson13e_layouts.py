@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import UserDict
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,20 +49,11 @@ def run_load_stage(load_stage, whole, layers):
     """Give a stage with numbers of its own and a checkpoint that counts what is read; collect the stage."""
     asked = []
 
-    class Checkpoint(Mapping):
+    class Checkpoint(UserDict):
         def __getitem__(self, name):
             tensor = whole[name]
             asked.append(name)
             return tensor.clone()
-
-        def __contains__(self, name):
-            return name in whole
-
-        def __iter__(self):
-            return iter(whole)
-
-        def __len__(self):
-            return len(whole)
 
     def part(parameter, **buffers):
         module = torch.nn.Module()
@@ -77,7 +69,7 @@ def run_load_stage(load_stage, whole, layers):
     stage.blocks = torch.nn.ModuleList(part("blocks.0.weight", count="blocks.0.count") for _ in range(start, end))
     if rank == world_size - 1:
         stage.head = part("head.weight", prior="head.prior")
-    load_stage(stage, Checkpoint(), layers, part_of)
+    load_stage(stage, Checkpoint(whole), layers, part_of)
     state = stage.state_dict()
     for i in range(end - start):
         held = [k for k in range(layers) if torch.equal(state[f"blocks.{i}.weight"], whole[f"blocks.{k}.weight"])]

@@ -81,8 +81,6 @@ def bytes_out_of_hosts(order, home, nbytes):
     return out
 
 
-Hosts = Sequence[Sequence[int]]
-
 ON = {  # ways to put n ranks on hosts; the first one is the readable one
     2: ([[0], [1]], [[0, 1]]),
     3: ([[0, 1], [2]], [[0, 2], [1]], [[0], [1], [2]]),
@@ -92,10 +90,10 @@ ON = {  # ways to put n ranks on hosts; the first one is the readable one
 LARGE = 2**15  # numbers, 128 KiB: of fewer, Gloo's headers would count
 
 
-def _on(hosts: Hosts, case: Case, **more: Any) -> Case:
+def _on(hosts: Sequence[Sequence[int]], case: Case, **more: Any) -> Case:
     said = f"hosts {' and '.join(str(list(ranks)) for ranks in hosts)}"
     about = ", ".join(part for part in (said, *(f"{k} {v}" for k, v in more.items()), case.about) if part)
-    return Case(case.xs, about, {"hosts": [list(ranks) for ranks in hosts], **more}, case.dtype)
+    return Case(case.xs, about, {"hosts": [list(ranks) for ranks in hosts], **more})
 
 
 def _large(n: int) -> list[Case]:

@@ -189,14 +189,11 @@ def _nccl_scattered(xs: Sequence[Any], recvcount: int = 1, inplace: bool = False
     total = np.sum([x[0][: n * recvcount] for x in xs], axis=0)
     held = []
     for r, (send, recv) in enumerate(xs):
-        share = total[r * recvcount : (r + 1) * recvcount]
-        send, recv = np.array(send), np.array(recv)
+        send, recv, mine = send.copy(), recv.copy(), slice(r * recvcount, (r + 1) * recvcount)
         if inplace:
-            send[r * recvcount : (r + 1) * recvcount] = share
-            held.append({"sendbuff": send, "recvbuff": share})
-        else:
-            recv[:recvcount] = share
-            held.append({"sendbuff": send, "recvbuff": recv})
+            recv = send[mine]
+        recv[:recvcount] = total[mine]
+        held.append({"sendbuff": send, "recvbuff": recv})
     return held
 
 
