@@ -10,7 +10,6 @@ import numpy as np
 from labkit.grading.exercise import NOTHING, Case, Least, exercise
 from labkit.grading.promises import Calls
 from workbook.capstone import mesh_price, meshed, pairs
-from workbook.tools.plan import meshes
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, torch
@@ -76,20 +75,7 @@ def mesh_norm(cut, whole, data, team):
     return squares.sqrt().item()
 
 
-def _best(xs: Sequence[Any], **case: Any) -> list[Any]:
-    seconds, rows = case["seconds"], case["rows"]
-    model = {name: case[name] for name in ("parameters", "layers", "width", "tokens")}
-    found: list[tuple[float, list[int]]] = []
-    for mesh in meshes(case["gpus"], case["layers"], case["per_node"]):
-        cost = mesh_price(**model, data=mesh.data, tensor=mesh.tensor, pipe=mesh.pipe)
-        if cost["memory"] <= case["room"]:
-            idle = seconds * (mesh.pipe - 1) * mesh.data / rows
-            sending = cost["tensor"] / FAST + (cost["data"] + cost["pipe"]) / SLOW
-            found.append((idle + sending, [mesh.data, mesh.tensor, mesh.pipe]))
-    return [min(found)[1] if found else NOTHING] * len(xs)
-
-
-FAST, SLOW, FLOPS = 370e9, 50e9, 400e12  # of an H100: bytes a second over NVLink and over its NIC; what it computes
+FLOPS = 400e12  # what an H100 computes in a second
 
 
 def _clusters(n: int) -> list[Case]:
@@ -123,7 +109,7 @@ def with_price(gpus, per_node, layers, width, rows, parameters, tokens, seconds,
 
 @exercise(
     "The best mesh for a cluster",
-    _best,
+    lambda xs, **case: [best_mesh(*with_price(**case)) or NOTHING] * len(xs),
     minutes=12,
     difficulty=3,
     inputs=_clusters,

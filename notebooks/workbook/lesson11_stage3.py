@@ -13,7 +13,6 @@ from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
 from workbook.harnesses import kept
 from workbook.lesson11 import cut, on_shards, padded
-from workbook.tools import sharding
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
@@ -275,11 +274,6 @@ def sharded_pass(layers, shards, x, dy):
     return [gradient / world_size for gradient in gradients]
 
 
-def _price(xs: Sequence[Any], parameters: float, gpus: int, stage: int) -> list[Any]:
-    asked = parameters, gpus, stage, sharding.MIXED
-    return [[sum(sharding.held(*asked).values()), sharding.sent(*asked)] for _ in xs]
-
-
 JOBS = ((7.5e9, 64, 0), (7.5e9, 64, 1), (7.5e9, 64, 2), (7.5e9, 64, 3), (1e12, 1024, 3), (1.5e9, 1, 2), (8e9, 2, 1))
 _jobs = options("parameters gpus stage", *((f"{p / 1e9:g} billion, {g} GPUs, stage {s}", p, g, s) for p, g, s in JOBS))
 
@@ -301,7 +295,13 @@ PRICE_SLIPS = {  # what a mistaken function does, and the edit of the solution t
 
 
 @exercise(
-    "What a stage costs", _price, minutes=6, inputs=_jobs, tolerance=1e-6, promises=(Calls(0),), slips=PRICE_SLIPS
+    "What a stage costs",
+    lambda xs, **job: [stage_price(**job)] * len(xs),
+    minutes=6,
+    inputs=_jobs,
+    tolerance=1e-6,
+    promises=(Calls(0),),
+    slips=PRICE_SLIPS,
 )
 def stage_price(parameters, gpus, stage):
     """Return [memory, sent]: the bytes that one GPU holds, and those that it sends in a training step.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +120,6 @@ def forward_ahead(layers, gather, x):
     return x
 
 
-@dataclass(frozen=True)
 class ShardsAcross:
     """What goes across the groups of a mesh is a shard: no all-reduce brings as much as the whole gradient."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -284,28 +285,24 @@ def _summed(xs: Sequence[Any], halves: bool = False) -> list[Any]:
     ]
 
 
-def _equal(part: int) -> Any:
+def _equal(part: int, n: int) -> list[Case]:
     """Make cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
+    rng = np.random.default_rng([12, 3 + part, n])
 
-    def inputs(n: int) -> list[Case]:
-        rng = np.random.default_rng([12, 3 + part, n])
+    def case(shape: tuple[int, ...], about: str, dtype: str = "float32", **halves: bool) -> Case:
+        def drawn() -> np.ndarray:
+            return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
 
-        def case(shape: tuple[int, ...], about: str, dtype: str = "float32", **halves: bool) -> Case:
-            def drawn() -> np.ndarray:
-                return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
+        each = [[drawn(), drawn()] for _ in range(n)]
+        for pair, (_, team) in zip(each, teams(n, **halves)):
+            pair[part] = each[team[0]][part]
+        return Case([tuple(pair) for pair in each], about, halves)
 
-            each = [[drawn(), drawn()] for _ in range(n)]
-            for pair, (_, team) in zip(each, teams(n, **halves)):
-                pair[part] = each[team[0]][part]
-            return Case([tuple(pair) for pair in each], about, halves)
-
-        return [
-            case((3,), "three numbers"),
-            case((2, 4, 5), "float64", "float64"),
-            case((2, 2), "two groups of ranks", halves=True),
-        ]
-
-    return inputs
+    return [
+        case((3,), "three numbers"),
+        case((2, 4, 5), "float64", "float64"),
+        case((2, 2), "two groups of ranks", halves=True),
+    ]
 
 
 def run_copy_in(copy_in, x, slope, halves=False):
@@ -325,7 +322,7 @@ def run_copy_in(copy_in, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 
 
-@exercise("f: before the columns", _copied, minutes=5, inputs=_equal(0), **ONE_ALL_REDUCE, harness=run_copy_in)
+@exercise("f: before the columns", _copied, minutes=5, inputs=partial(_equal, 0), **ONE_ALL_REDUCE, harness=run_copy_in)
 def copy_in(x, group=None):
     """Return x; in the backward pass, add up the gradients of all ranks.
 
@@ -377,7 +374,7 @@ def run_sum_out(sum_out, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
-@exercise("g: after the rows", _summed, minutes=4, inputs=_equal(1), **ONE_ALL_REDUCE, harness=run_sum_out)
+@exercise("g: after the rows", _summed, minutes=4, inputs=partial(_equal, 1), **ONE_ALL_REDUCE, harness=run_sum_out)
 def sum_out(partial, group=None):
     """Return the sum of all ranks' partial; gradients flow back.
 

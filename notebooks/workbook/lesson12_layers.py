@@ -181,16 +181,21 @@ def whole_output(part, dim):
     return Whole.apply(part)
 
 
+def shares(q: np.ndarray, k: np.ndarray, first: int = 0) -> np.ndarray:
+    """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
+    here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
+    scores = np.where(there <= here[:, None], q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    return np.asarray(powers / powers.sum(-1, keepdims=True))
+
+
 def _attended(xs: Sequence[Any], heads: int, halves: bool = False) -> list[Any]:
     found = []
     for (x, weight, bias, project), (place, team) in zip(xs, teams(len(xs), halves)):
         (positions, width), mine = x.shape, np.array_split(np.arange(heads), len(team))[place]
         qkv = np.split(x @ weight.T + bias, 3, axis=1)
         q, k, v = (t.reshape(positions, heads, -1).transpose(1, 0, 2) for t in qkv)
-        scores = q @ k.transpose(0, 2, 1) / np.sqrt(width // heads)
-        scores = np.where(np.tril(np.ones((positions, positions))) > 0, scores, -np.inf)
-        weights = np.exp(scores - scores.max(-1, keepdims=True))
-        seen = (weights / weights.sum(-1, keepdims=True)) @ v
+        seen = shares(q, k) @ v
         columns = project.reshape(width, heads, -1)
         found.append({"heads": len(mine), "attention": sum(seen[h] @ columns[:, h].T for h in mine)})
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product as choices
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -162,24 +161,6 @@ def summa(x, w, row, column, panels):
     return y
 
 
-def sent_by(widths: Sequence[int], tokens: int, ranks: int, cuts: Sequence[str]) -> float:
-    """Return how many numbers each rank sends for this choice of cuts."""
-    others = (ranks - 1) / ranks
-    whole, sent = True, 0.0
-    for before, after, cut in zip(widths, widths[1:], cuts):
-        if cut == "rows":
-            sent += 2 * others * tokens * after
-        elif not whole:
-            sent += others * tokens * before
-        whole = cut == "rows"
-    return sent + (0.0 if whole else others * tokens * widths[-1])
-
-
-def _cheapest(xs: Sequence[Any], widths: Sequence[int], tokens: int, ranks: int) -> list[Any]:
-    every = choices(("columns", "rows"), repeat=len(widths) - 1)
-    return [min(sent_by(widths, tokens, ranks, cuts) for cuts in every)] * len(xs)
-
-
 CHAINS = (
     ([8, 32, 8], 4, 4),
     ([8, 32], 4, 4),
@@ -194,7 +175,7 @@ CHAINS = (
 
 @exercise(
     "The cheapest cuts of a chain of layers",
-    _cheapest,
+    lambda xs, **chain: [cheapest_chain(**chain)] * len(xs),
     minutes=12,
     difficulty=2,
     inputs=options(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -93,15 +94,11 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=None):
     return {"gradients": [stage.weight.grad for stage in stages], "kept at once, in chunks": most, "time": time}
 
 
-def ordering(schedule: Any) -> Any:
-    """Make the harness that runs the orders of a function and holds them against this schedule."""
-
-    def run(order_of, weight, inputs, targets, **chunks):
-        sizes = world_size, len(inputs), *chunks.values()
-        orders = [order_of(r, *sizes) for r in range(world_size)]
-        return run_orders(orders, weight, inputs, targets, schedule(*sizes), **chunks)
-
-    return run
+def run_as_in(schedule, order_of, weight, inputs, targets, **chunks):
+    """Run the orders that a function returns, and hold them against this schedule."""
+    sizes = world_size, len(inputs), *chunks.values()
+    orders = [order_of(r, *sizes) for r in range(world_size)]
+    return run_orders(orders, weight, inputs, targets, schedule(*sizes), **chunks)
 
 
 @on_stages(
@@ -109,7 +106,7 @@ def ordering(schedule: Any) -> Any:
     lambda xs: ordered(xs, pipeline.gpipe),
     minutes=3,
     inputs=_orders,
-    harness=ordering(pipeline.gpipe),
+    harness=partial(run_as_in, pipeline.gpipe),
 )
 def gpipe_order(stage, stages, parts):
     """Return the operations of this stage, ("F", m) and ("B", m), in GPipe's order.
@@ -135,7 +132,7 @@ def gpipe_order(stage, stages, parts):
     minutes=12,
     difficulty=3,
     inputs=_orders,
-    harness=ordering(pipeline.one_f_one_b),
+    harness=partial(run_as_in, pipeline.one_f_one_b),
 )
 def one_f_one_b(stage, stages, parts):
     """Return the operations of this stage, ("F", m) and ("B", m), in the order of 1F1B.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from labkit.grading.exercise import Case
 from labkit.grading.promises import Calls
 from workbook.harnesses import as_many_groups
 from workbook.lesson13 import batches, on_stages, trained
-from workbook.lesson13_orders import ordered, ordering, run_orders
+from workbook.lesson13_orders import ordered, run_as_in, run_orders
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
@@ -278,7 +279,7 @@ def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
         Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
         Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
     ],
-    harness=ordering(pipeline.interleaved),
+    harness=partial(run_as_in, pipeline.interleaved),
 )
 def interleaved_order(place, ranks, parts, chunks):
     """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,18 +12,11 @@ from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls, Messages, OnlyTo
 from labkit.theory.log import Op
 from labkit.theory.record import Record
+from workbook.lesson12_layers import shares
 from workbook.lesson13c import name_mistakes
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
-
-
-def shares(q: np.ndarray, k: np.ndarray, first: int) -> np.ndarray:
-    """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
-    here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
-    scores = np.where(there <= here[:, None], q @ k.swapaxes(-1, -2) / np.sqrt(q.shape[-1]), -np.inf)
-    powers = np.exp(scores - scores.max(-1, keepdims=True))
-    return np.asarray(powers / powers.sum(-1, keepdims=True))
 
 
 def attended(xs: Sequence[Any]) -> list[np.ndarray]:
@@ -177,7 +169,6 @@ def merge_pieces(out, top, total, scores, v):
     return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
 
 
-@dataclass(frozen=True)
 class WhileFolding:
     """While a rank folds a block, the next one is on its way: its receive was begun before, and is awaited after."""
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.promises import Calls, OnlyTo
-from workbook.lesson13d import attended, block, block_of, known, scores_of, shares, thirds
+from workbook.lesson12_layers import shares
+from workbook.lesson13d import attended, block, block_of, known, scores_of, thirds
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size

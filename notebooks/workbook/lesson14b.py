@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,7 +76,6 @@ def broken_from_the_second(x):
     return got
 
 
-@dataclass(frozen=True)
 class SameGroups:
     """All ranks make the same groups in the same order, also those that they are not in."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.prediction import ask
-from workbook.tools import nccl_log, schedules, topology
+from workbook.tools import schedules, topology
 
 
 def _dealt(n: int, asked: Sequence[tuple[Any, ...]], about: str, rounds: int) -> list[Case]:
@@ -160,11 +160,6 @@ def tree_parents(place, n):
     # end
 
 
-def _sent(place: int, n: int, step: int) -> list[Any]:
-    (send,) = [s for s in schedules.pat("all_gather", n).steps[step] if s.src == place]
-    return [send.dst, sorted(send.chunks)]
-
-
 def _pats(n: int) -> list[Case]:
     asked = [
         (place, size, step)
@@ -177,7 +172,7 @@ def _pats(n: int) -> list[Case]:
 
 @exercise(
     "A step of PAT",
-    lambda xs: [_sent(*x) for x in xs],
+    lambda xs: [pat_sends(*x) for x in xs],
     minutes=12,
     difficulty=3,
     inputs=_pats,
@@ -208,16 +203,6 @@ def pat_sends(place, n, step):
     return [(place - d) % n, sorted(chunks)]
 
 
-def _leaving(algorithm: str, first: list[int], second: list[int], gpus: int, nbytes: float) -> list[float]:
-    nodes = len(first)
-    make = {
-        "ring": lambda: schedules.ring("all_reduce", nodes * gpus),
-        "tree": lambda: schedules.double_tree("all_reduce", nodes * gpus, gpus=gpus),
-        "CollNet": lambda: schedules.collnet_direct("all_reduce", nodes, gpus),
-    }
-    return [float(b) for b in make[algorithm]().crossing(gpus, nbytes)]
-
-
 def _jobs(n: int) -> list[Case]:
     asked = [
         (algorithm, *schedules.parents(nodes), gpus, nbytes)
@@ -229,7 +214,7 @@ def _jobs(n: int) -> list[Case]:
 
 @exercise(
     "What leaves each node",
-    lambda xs: [_leaving(*x) for x in xs],
+    lambda xs: [leaves_node(*x) for x in xs],
     difficulty=2,
     inputs=_jobs,
     tolerance=1e-9,
@@ -262,14 +247,6 @@ def leaves_node(algorithm, first, second, gpus, nbytes):
     return [sum(nbytes / 2 * ((tree[m] >= 0) + tree.count(m)) for tree in (first, second)) for m in range(nodes)]
 
 
-def _ran(line: str) -> list[Any]:
-    told = nccl_log.line(line)
-    assert told is not None
-    (call,) = nccl_log.events(told.message)
-    assert isinstance(call, nccl_log.Call)
-    return [call.op, call.nbytes, call.algorithm.lower(), call.protocol.lower(), call.last - call.first + 1]
-
-
 LINES = tuple(
     f"{before}NCCL INFO {op}: {size} Bytes -> Algo {algorithm} proto {protocol} channel{{Lo..Hi}}={{{low}..{high}}}"
     for before, op, size, algorithm, protocol, low, high in (
@@ -285,7 +262,7 @@ LINES = tuple(
 
 @exercise(
     "Read how it ran",
-    lambda xs: [_ran(line) for (line,) in xs],
+    lambda xs: [ran_as(line) for (line,) in xs],
     minutes=7,
     inputs=lambda n: _dealt(n, [(line,) for line in LINES], "six lines", -(-len(LINES) // n)),
 )

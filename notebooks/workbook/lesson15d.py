@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,8 +12,6 @@ from labkit.grading.exercise import Case, exercise
 from labkit.grading.inputs import options
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
-from workbook.tools.events import slowest
-from workbook.tools.formulas import figures
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import torch
@@ -75,19 +72,12 @@ def served(arrives, takes):
     return ends
 
 
-def _hierarchical(
-    xs: Sequence[Any], nbytes: float, hosts: int, gpus: int, near: float, nvlink: float, far: float, nic: float
-) -> list[float]:
-    inside = figures("all_reduce", "ring", gpus).seconds(near, nbytes / nvlink)
-    return [float(inside + figures("all_reduce", "ring", hosts).seconds(far, nbytes / gpus / nic))] * len(xs)
-
-
 LINKS = (3e-6, 400e9, 14e-6, 50e9)  # latency and bandwidth inside a host, and between hosts
 
 
 @on_paper(
     "How long does a hierarchical all-reduce take?",
-    _hierarchical,
+    lambda xs, **numbers: [hierarchical_seconds(**numbers)] * len(xs),
     minutes=8,
     difficulty=2,
     inputs=options(
@@ -125,7 +115,7 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
 
 @on_paper(
     "How long does an average rank wait for the slowest?",
-    lambda xs, hiccup, ranks: [hiccup * (slowest.harmonic(ranks) - 1)] * len(xs),
+    lambda xs, **numbers: [expected_wait(**numbers)] * len(xs),
     minutes=4,
     inputs=options(
         "hiccup ranks",
@@ -158,7 +148,7 @@ YEAR = 8766 * 3600.0  # in seconds
 
 @on_paper(
     "How often should the job save?",
-    lambda xs, mtbf, ranks, save, step: [max(1, round(sqrt(2 * save * mtbf / ranks) / step))] * len(xs),
+    lambda xs, **numbers: [steps_between_checkpoints(**numbers)] * len(xs),
     minutes=5,
     inputs=options(
         "mtbf ranks save step",

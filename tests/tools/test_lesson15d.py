@@ -9,10 +9,12 @@ from labkit import draw
 from labkit.content import predictions
 from labkit.floor.errors import LabError
 from tests import pictures
+from workbook.lesson15d import expected_wait, hierarchical_seconds, steps_between_checkpoints
 from workbook.tools import events
 from workbook.tools.events import Step, engine, failures, program, slowest
 from workbook.tools.events.failures import DAY
 from workbook.tools.events.show import Spent
+from workbook.tools.formulas import figures
 
 N, SIZE, FABRIC = 100_000, 14e9, events.H100S.but(over=4)
 MTBF = 54 * DAY * 16_384 / 419
@@ -44,6 +46,19 @@ def test_the_hosts_ring_waits_for_latency_as_long_as_the_prediction_says(steps):
     near = 14 * FABRIC.near
     assert steps["hierarchical, ring"].parts["latency"] - near == pytest.approx(0.35, rel=0.001)
     assert steps["ring"].parts["latency"] == pytest.approx(0.945, rel=0.001)
+
+
+def test_the_exercises_on_paper_find_what_the_tools_do():
+    near, nvlink, far, nic = 3e-6, 400e9, 14e-6, 50e9
+    for hosts, gpus in ((1, 8), (5, 1), (2, 4), (12_500, 8)):
+        inside, between = (figures("all_reduce", "ring", n) for n in (gpus, hosts))
+        seconds = inside.seconds(near, SIZE / nvlink) + between.seconds(far, SIZE / gpus / nic)
+        assert hierarchical_seconds(SIZE, hosts, gpus, near, nvlink, far, nic) == pytest.approx(seconds)
+    for ranks in (1, 2, 1000, N):
+        assert expected_wait(0.02, ranks) == pytest.approx(0.02 * (slowest.harmonic(ranks) - 1))
+    for ranks in (1, 16_384, N):
+        every = failures.young(60, failures.between_failures(ranks, MTBF))
+        assert steps_between_checkpoints(MTBF, ranks, 60, 5) == round(every / 5)
 
 
 def test_four_messages_on_one_link_are_through_when_the_prediction_says():
