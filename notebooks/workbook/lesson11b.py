@@ -132,7 +132,7 @@ class ShardsAcross:
             for op, name in called:
                 if name == "all_reduce" and len(op.ranks) > 1 and (op.bytes or 0) * scattered > whole:
                     return (
-                        f"Rank {op.rank} brings {op.bytes} bytes to {op.called}{f' ({op.place})' if op.place else ''}: "
+                        f"Rank {op.rank} brings {op.bytes} bytes to {op.called}{op.at}: "
                         "the whole gradient. Only its shard has to go across."
                     )
         return ""
