@@ -162,11 +162,6 @@ def uneven(n: int) -> list[Case]:
     ]
 
 
-def nothing(n: int) -> list[Case]:
-    """Make a case without an argument: what counts is which rank it is."""
-    return [Case([()] * n)]
-
-
 def options(names: str, *rows: Sequence[Any]) -> Callable[[int], list[Case]]:
     """Make cases without an argument: a row is what is special about one, and its options in the order of their names.
 
