@@ -86,8 +86,8 @@ def test_what_a_click_chooses_is_what_is_painted():
 
 def test_a_colour_is_a_rank_that_holds_a_tile_alone_and_what_is_shared_has_none():
     """Apart from the mesh itself and the chips, in which every rank stands once."""
-    whole = Painter(4, x="whole", w="whole").painting.scene
-    assert all(len(teams) == 4 for m in (whole.x, whole.w, whole.y) for teams in m.tiles.values())
+    whole = Painter(4, x="whole", w="whole").painting.matrices
+    assert all(len(teams) == 4 for m in whole for teams in m.tiles.values())
     drawn = Painter(4, x="whole", w="whole").painting.svg.decode()
     cut = Painter(4, x="rows", w="whole").painting.svg.decode()
     assert drawn.count('fill="url(#h') == 3, "all three are hatched"

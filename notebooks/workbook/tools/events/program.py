@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbook.tools.formulas import log2_up
-from workbook.tools.schedules import parents
+from workbook.tools.schedules.trees import depths_and_heights, parents
 
 Numbers = np.ndarray[Any, Any]
 PIECES = 8
@@ -83,10 +83,10 @@ def halving_doubling(n: int) -> Program:
 
 def double_tree(n: int) -> Program:
     """Send along NCCL's double binary tree, each half of S in `PIECES` that follow one another."""
-    trees = [_tree(np.array(parent)) for parent in parents(n)]
-    steps = max((2 * deepest + PIECES - 1 for *_, deepest in trees), default=0) if n > 1 else 0
+    trees = [(np.array(parent), *depths_and_heights(parent)) for parent in parents(n)]
+    steps = max(2 * depth.max() + PIECES - 1 for _, depth, _ in trees) if n > 1 else 0
     dst = np.full((steps, 6, n), -1, np.int32)
-    for half, (parent, depth, height, deepest) in enumerate(trees):
+    for half, (parent, depth, height) in enumerate(trees):
         child = np.flatnonzero(parent >= 0)
         up = parent[child]
         order = np.argsort(up, kind="stable")  # the first child of a rank takes one slot, the second the other one
@@ -94,7 +94,7 @@ def double_tree(n: int) -> Program:
         second[order[1:]] = up[order[1:]] == up[order[:-1]]
         for i in range(PIECES):
             dst[height[child] + i, half, child] = up
-            dst[deepest + depth[child] - 1 + i, 2 + 2 * half + second, up] = child
+            dst[depth.max() + depth[child] - 1 + i, 2 + 2 * half + second, up] = child
     return Program("double tree", dst, np.full((steps, 1, 1), 1 / (2 * PIECES)))
 
 
@@ -109,16 +109,3 @@ def _gathering(name: str, n: int, gather: list[tuple[int, int]]) -> Program:
     ways = [*reversed(gather), *((-bit, many) for bit, many in gather)]
     dst = np.array([(ranks + way) % n for way, _ in ways], np.int32).reshape(-1, 1, n)
     return Program(name, dst, np.array([many / n for _, many in ways]).reshape(-1, 1, 1))
-
-
-def _tree(parent: Numbers) -> tuple[Numbers, Numbers, Numbers, int]:
-    """Return a tree's parents, each rank's depth, its height, and the greatest depth."""
-    depth, at = np.zeros(len(parent), int), parent.copy()
-    while (at >= 0).any():
-        depth += at >= 0
-        at = np.where(at >= 0, parent[at], -1)
-    height, deepest = np.zeros(len(parent), int), int(depth.max())
-    for level in range(deepest, 0, -1):
-        at = np.flatnonzero(depth == level)
-        np.maximum.at(height, parent[at], height[at] + 1)
-    return parent, depth, height, deepest

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from typing import Any
 
 from labkit.floor.words import count, spans
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from workbook.tools.hosts import plot
 from workbook.tools.schedules import Schedule
 from workbook.tools.schedules.links import Load, home, loads
 
 
-class OnHosts:
+class OnHosts(Picture):
     """The steps of a schedule whose ranks sit on hosts, those with the same messages together; it displays itself."""
 
     def __init__(self, schedule: Schedule, hosts: int) -> None:
         self.schedule = schedule
         self.home = home(schedule, hosts)
-        self.loads = loads(schedule, hosts)
         ways: dict[tuple[tuple[tuple[int, int], ...], Load], list[int]] = {}
-        for k, (step, load) in enumerate(zip(schedule.steps, self.loads, strict=True)):
+        for k, (step, load) in enumerate(zip(schedule.steps, loads(schedule, hosts), strict=True)):
             pairs = tuple(sorted((send.src, send.dst) for send in step))
             ways.setdefault((pairs, load), []).append(k + 1)
         self._ways = ways
@@ -43,11 +42,6 @@ class OnHosts:
     def __repr__(self) -> str:
         return "\n".join([self.title, *(f"{p.title}, {p.said}" for p in self._panels)])
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         picture = plot.Picture(self.title, self.home, self._panels)
-        return svg.svg(plot.draw(plot.axes(picture), picture))
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, repr(self))
+        return plot.draw(plot.axes(picture), picture)

@@ -11,7 +11,7 @@ import ipywidgets
 from labkit.faces.knob import Knob
 from labkit.floor.errors import LabError
 from workbook.tools.painter import placements
-from workbook.tools.painter.placements import CUTS, Layout, Mesh
+from workbook.tools.painter.placements import CUTS, Mesh
 from workbook.tools.painter.show import Painting, Run
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Painter(Knob):
     @property
     def painting(self) -> Painting:
         """The product that is painted now: `painting.product`, `painting.whole`."""
-        return Painting(self._layout("x"), self._layout("w"), self.shape, self.mesh)
+        return self._paint(**self.values)
 
     def go(self, **values: Any) -> None:
         """Cut otherwise: `painter.go(x="rows")`, on a mesh with two dimensions `painter.go(x=("rows", "whole"))`."""
@@ -116,10 +116,6 @@ class Painter(Knob):
         lab.run(self.code)
         lab.run(_READ)
         return Run(planned, lab.pull("_painted"))
-
-    def _layout(self, matrix: str) -> Layout:
-        values = self.values
-        return tuple(values[name] for name in self._names[matrix])
 
     def _paint(self, **cuts: str) -> Painting:
         x, w = (tuple(cuts[name] for name in self._names[matrix]) for matrix in ("x", "w"))

@@ -138,7 +138,7 @@ def numbers(shape: Sequence[int], layout: Layout, mesh: Mesh) -> int:
     return prod(b - a for a, b in tile(shape, layout, mesh, 0))
 
 
-def moves(source: Layout, target: Layout, shape: Sequence[int], mesh: Mesh, item: int = ITEM) -> list[Move]:
+def moves(source: Layout, target: Layout, shape: Sequence[int], mesh: Mesh) -> list[Move]:
     """Find the moves from one layout to another with the fewest collectives, and of these the ones that send the least.
 
     >>> [move.op for move in moves(("partial",), ("rows",), (4, 4), (4,))]
@@ -156,16 +156,16 @@ def moves(source: Layout, target: Layout, shape: Sequence[int], mesh: Mesh, item
         if layout in done:
             continue
         done.add(layout)
-        for move in _steps(layout, shape, mesh, item):
+        for move in _steps(layout, shape, mesh):
             pushed += 1
             new = (calls + bool(move.op), sent + move.sent, cuts + (not move.op), pushed, move.after, [*way, move])
             heapq.heappush(queue, new)
     raise LabError(f"There is no way from {', '.join(source)} to {', '.join(target)}. Only sums can be partial.")
 
 
-def _steps(layout: Layout, shape: Sequence[int], mesh: Mesh, item: int) -> list[Move]:
+def _steps(layout: Layout, shape: Sequence[int], mesh: Mesh) -> list[Move]:
     """Return every move from a layout. A mesh dimension can change a cut only if no later one cuts its blocks again."""
-    size, found = numbers(shape, layout, mesh) * item, []
+    size, found = numbers(shape, layout, mesh) * ITEM, []
     for dim, (n, now) in enumerate(zip(mesh, layout, strict=True)):
         later = layout[dim + 1 :]
         if now in later and now in ALONG:
@@ -207,7 +207,7 @@ def boxes(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> list
     return found
 
 
-def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITEM) -> Product:
+def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) -> Product:
     """Find the product of X and W with the fewest collectives before it, and of these the one that sends the least.
 
     What turns a partial sum into parts of the result (reduce-scatters) is sent, too: a way that leaves the adding up
@@ -222,11 +222,11 @@ def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, it
     best: tuple[tuple[float, ...], Product] | None = None
     for ways in choices(TABLE, repeat=len(mesh)):
         x_used, w_used, y = zip(*ways, strict=True)
-        first = [("X", move) for move in moves(x, x_used, (m, k), mesh, item)]
-        first += [("W", move) for move in moves(w, w_used, (k, n), mesh, item)]
+        first = [("X", move) for move in moves(x, x_used, (m, k), mesh)]
+        first += [("W", move) for move in moves(w, w_used, (k, n), mesh)]
         sent = sum(move.sent for _, move in first)
         calls = sum(bool(move.op) for _, move in first)
-        end = sum(move.sent for move in finished(y, shape, mesh, item))
+        end = sum(move.sent for move in finished(y, shape, mesh))
         cost = (calls, sent + end if calls else 0.0, len(first), y.count(PARTIAL))
         if best is None or cost < best[0]:
             best = cost, Product(x, w, tuple(first), x_used, w_used, y)
@@ -234,13 +234,13 @@ def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh, it
     return best[1]
 
 
-def finished(y: Layout, shape: tuple[int, int, int], mesh: Mesh, item: int = ITEM) -> list[Move]:
+def finished(y: Layout, shape: tuple[int, int, int], mesh: Mesh) -> list[Move]:
     """Find the moves that leave no partial sum and send the least: a reduce-scatter for each dimension that has one."""
     m, _, n = shape
     if PARTIAL not in y:
         return []
     options = [
-        moves(y, tuple(target), (m, n), mesh, item)
+        moves(y, tuple(target), (m, n), mesh)
         for target in choices(*[(ROWS, COLUMNS) if cut == PARTIAL else (cut,) for cut in y])
     ]
     return min(options, key=lambda way: (sum(move.sent for move in way), len(way)))

@@ -7,7 +7,7 @@ belongs to none of them alone. A sum that is not added up yet is dotted, with a 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -38,60 +38,34 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Painting:
-    """X (m × k), W (k × n) and Y (m × n) over a mesh, and what is to be said of them, the first line in bold."""
-
-    mesh: tuple[int, ...]
-    x: Matrix
-    w: Matrix
-    y: Matrix
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
 class Part:
     """What one rank holds of a matrix: `where` are the places of its numbers in the whole, counted row by row."""
 
-    name: str
     shape: tuple[int, int]
     values: np.ndarray
     where: np.ndarray
 
 
-@dataclass(frozen=True)
-class Parts:
-    """`parts[r]` are rank r's parts of X, W and Y; `title` stands above."""
-
-    title: str
-    parts: Sequence[Sequence[Part]]
-    notes: Sequence[str] = field(default=())
-
-
-def axes(painting: Painting) -> Axes:
-    """Return axes that are large enough."""
-    unit = _unit(painting)
-    high = 2 * NAME + (painting.w.shape[0] + painting.y.shape[0]) * unit + GAP
-    return sheet(WIDE, 2 * MARGIN + max(high, LINE * len(_lines(painting.notes, WIDE - MARGIN - NOTES))))
-
-
-def draw(ax: Axes, painting: Painting) -> Axes:
-    """Draw on axes as `axes` makes them: W above the result, X left of it, so that what is multiplied lies in line."""
-    unit = _unit(painting)
-    k = painting.w.shape[0]
+def draw(mesh: Sequence[int], x: Matrix, w: Matrix, y: Matrix, notes: Sequence[str]) -> Axes:
+    """Draw W above the result, X left of it, so that what is multiplied lies in line, and the notes, the first bold."""
+    unit = SIDE / max(*x.shape, *w.shape)  # one number's side
+    lines = _lines(notes, WIDE - MARGIN - NOTES)
+    k = w.shape[0]
+    high = 2 * NAME + (k + y.shape[0]) * unit + GAP
+    ax = sheet(WIDE, 2 * MARGIN + max(high, LINE * len(lines)))
     left, top = MARGIN, MARGIN + NAME
     right, low = left + k * unit + GAP, top + k * unit + GAP + NAME
-    _matrix(ax, painting.w, right, top, unit)
-    _matrix(ax, painting.x, left, low, unit)
-    _matrix(ax, painting.y, right, low, unit)
-    _mesh(ax, painting.mesh, left, MARGIN, k * unit, k * unit + NAME)
-    for nth, (words, first) in enumerate(_lines(painting.notes, WIDE - MARGIN - NOTES)):
-        write(ax, NOTES, MARGIN + LINE * (nth + 0.5), words, 9, INK, "left", bold=first)
+    _matrix(ax, w, right, top, unit)
+    _matrix(ax, x, left, low, unit)
+    _matrix(ax, y, right, low, unit)
+    _mesh(ax, mesh, left, MARGIN, k * unit, k * unit + NAME)
+    _write(ax, NOTES, lines)
     return ax
 
 
-def _unit(painting: Painting) -> float:
-    """Return how long one number's side is."""
-    return SIDE / max(*painting.x.shape, *painting.w.shape)
+def _write(ax: Axes, left: float, lines: Sequence[tuple[str, bool]]) -> None:
+    for nth, (words, first) in enumerate(lines):
+        write(ax, left, MARGIN + LINE * (nth + 0.5), words, 9, INK, "left", bold=first)
 
 
 def _lines(notes: Sequence[str], room: float) -> list[tuple[str, bool]]:
@@ -175,29 +149,17 @@ def _mesh(ax: Axes, mesh: Sequence[int], left: float, top: float, wide: float, h
 # -- the ranks' real tiles --------------------------------------------------------------------------------------------
 
 
-def axes_of_parts(parts: Parts) -> Axes:
-    """Return axes that are large enough."""
-    rows = -(-len(parts.parts) // 2)
-    return sheet(WIDE, 2 * MARGIN + _head(parts) + rows * (_high(parts) + BETWEEN) - BETWEEN)
-
-
-def draw_parts(ax: Axes, parts: Parts) -> Axes:
-    """Draw on axes as `axes_of_parts` makes them: for each rank its numbers, where they lie in the whole matrices."""
-    for nth, (words, first) in enumerate(_lines([parts.title, *parts.notes], WIDE - 2 * MARGIN)):
-        write(ax, MARGIN, MARGIN + LINE * (nth + 0.5), words, 9, INK, "left", bold=first)
-    for rank, mine in enumerate(parts.parts):
+def draw_parts(notes: Sequence[str], parts: Sequence[Sequence[Part]]) -> Axes:
+    """Draw for each rank the numbers of `parts[r]`, X, W and Y, where they lie in the whole matrices."""
+    lines = _lines(notes, WIDE - 2 * MARGIN)
+    head = LINE * (len(lines) + 1)
+    high = NAME + max(part.shape[0] for part in parts[0]) * _cell(parts[0])
+    ax = sheet(WIDE, 2 * MARGIN + head + -(-len(parts) // 2) * (high + BETWEEN) - BETWEEN)
+    _write(ax, MARGIN, lines)
+    for rank, mine in enumerate(parts):
         left = MARGIN + (rank % 2) * BLOCK
-        top = MARGIN + _head(parts) + (rank // 2) * (_high(parts) + BETWEEN)
-        _rank(ax, rank, mine, left, top)
+        _rank(ax, rank, mine, left, MARGIN + head + (rank // 2) * (high + BETWEEN))
     return ax
-
-
-def _head(parts: Parts) -> float:
-    return LINE * (len(_lines([parts.title, *parts.notes], WIDE - 2 * MARGIN)) + 1)
-
-
-def _high(parts: Parts) -> float:
-    return NAME + max(part.shape[0] for part in parts.parts[0]) * _cell(parts.parts[0])
 
 
 def _cell(mine: Sequence[Part]) -> float:

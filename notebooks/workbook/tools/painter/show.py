@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from labkit.floor.words import count, listed, nbytes, ranks
-from labkit.plot import svg
-from workbook.tools.painter import placements
-from workbook.tools.painter import plot as painting
+from labkit.show.picture import Picture
+from workbook.tools.painter import placements, plot
 from workbook.tools.painter.placements import ALONG, PARTIAL, WHOLE, Layout, Mesh, Move
 
-NAMES = {"all_reduce": "all-reduce", "reduce_scatter": "reduce-scatter", "all_gather": "all-gather"}
-NAMES["all_to_all"] = "all-to-all"
 OPS = {"all_gather_into_tensor": "all-gather", "reduce_scatter_tensor": "reduce-scatter", "all_reduce": "all-reduce"}
 OPS |= {"shard_dim_alltoall": "all-to-all", "all_to_all_single": "all-to-all"}
 
 
-class Painting:
+class Painting(Picture):
     """X @ W, laid out over a mesh: possible at once, or what has to travel first, and how the result lies.
 
     `product` is the `workbook.tools.painter.placements.Product`, `whole` and `cut` are the moves that make its result
@@ -82,41 +80,32 @@ class Painting:
         does = "an equal share of the work" if share <= 1 else f"{share:.3g} times an equal share of the work"
         return f"{holds}, and does {does}."
 
-    @property
-    def svg(self) -> bytes:
-        """The picture; equal layouts give an equal picture."""
-        scene = self.scene
-        return svg.svg(painting.draw(painting.axes(scene), scene))
-
-    @property
-    def scene(self) -> painting.Painting:
-        """The picture's contents."""
+    @cached_property
+    def matrices(self) -> list[plot.Matrix]:
+        """X, W and Y as they are painted."""
         m, k, n = self.shape
-
-        def matrix(name: str, shape: tuple[int, int], layout: Layout) -> painting.Matrix:
-            tiles = placements.held(shape, layout, self.mesh)
+        p, found = self.product, []
+        for name, shape, layout in (("X", (m, k), p.x), ("W", (k, n), p.w), ("Y", (m, n), p.y)):
             words = f"{shape[0]} × {shape[1]}: {', '.join(layout).replace(PARTIAL, 'partial sum')}"
-            return painting.Matrix(name, shape, words, tiles)
+            found.append(plot.Matrix(name, shape, words, placements.held(shape, layout, self.mesh)))
+        return found
 
-        product = self.product
-        three = matrix("X", (m, k), product.x), matrix("W", (k, n), product.w), matrix("Y", (m, n), product.y)
-        return painting.Painting(self.mesh, *three, notes=self.notes)
+    def _drawn(self) -> Any:
+        x, w, y = self.matrices
+        return plot.draw(self.mesh, x, w, y, self.notes)
 
     def __repr__(self) -> str:
-        said = [f"{m.name} ({m.words}): {_who(m)}" for m in (self.scene.x, self.scene.w, self.scene.y)]
+        said = [f"{m.name} ({m.words}): {_who(m)}" for m in self.matrices]
         return "\n".join([f"X @ W on {' × '.join(map(str, self.mesh))} ranks", *said, *self.notes])
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
 
     @property
     def alt(self) -> str:
         """The picture in words."""
-        said = [f"{m.name} ({m.words}): {_who(m)}." for m in (self.scene.x, self.scene.w, self.scene.y)]
+        said = [f"{m.name} ({m.words}): {_who(m)}." for m in self.matrices]
         return " ".join(["Two matrices and their product, painted in the ranks' colours.", *said, *self.notes])
 
 
-class Run:
+class Run(Picture):
     """What the ranks did with a painted product: their real tiles, and the collectives that torch counted.
 
     `results[r]` is what rank r found: "X", "W" and "Y" are pairs of its numbers and their places, `y` how torch says
@@ -151,18 +140,15 @@ class Run:
             notes.append(f"That was the painted way. Left to itself, torch's X @ W gives {own}.")
         return notes
 
-    @property
-    def svg(self) -> bytes:
-        """The picture."""
-        m, k, n = self.planned.shape
-        shapes = {"X": (m, k), "W": (k, n), "Y": (m, n)}
+    def _drawn(self) -> Any:
         parts = [
-            [painting.Part(name, shape, np.asarray(mine[name][0]), np.asarray(mine[name][1])) for name, shape in
-             shapes.items()]
+            [
+                plot.Part(m.shape, np.asarray(mine[m.name][0]), np.asarray(mine[m.name][1]))
+                for m in self.planned.matrices
+            ]
             for mine in self.results
-        ]  # fmt: skip
-        scene = painting.Parts("What each rank holds: X @ W = Y", parts, self.notes)
-        return svg.svg(painting.draw_parts(painting.axes_of_parts(scene), scene))
+        ]
+        return plot.draw_parts(["What each rank holds: X @ W = Y", *self.notes], parts)
 
     def __repr__(self) -> str:
         lines = list(self.notes)
@@ -170,9 +156,6 @@ class Run:
             held = {name: np.asarray(mine[name][0]).tolist() for name in ("X", "W", "Y")}
             lines.append(f"rank {r} │ " + "  ".join(f"{name} {_numbers(value)}" for name, value in held.items()))
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
 
     @property
     def alt(self) -> str:
@@ -193,13 +176,12 @@ def _told(steps: Sequence[tuple[str, Move]], mesh: Mesh) -> str:
     for name, move in steps:
         of = f" of {name}" * bool(name)
         over = f" over dimension {move.dim}" if len(mesh) > 1 else ""
-        said.append(
-            f"{'an' if move.op[0] == 'a' else 'a'} {NAMES[move.op]}{of}{over} ({nbytes(move.sent)} from each rank)"
-        )
+        a = "an" if move.op[0] == "a" else "a"
+        said.append(f"{a} {move.op.replace('_', '-')}{of}{over} ({nbytes(move.sent)} from each rank)")
     return ", then ".join(said)
 
 
-def _who(matrix: painting.Matrix) -> str:
+def _who(matrix: plot.Matrix) -> str:
     """Describe which ranks hold what of a matrix."""
 
     def place(rows: tuple[int, int], columns: tuple[int, int]) -> str:

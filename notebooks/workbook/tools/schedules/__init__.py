@@ -7,6 +7,7 @@
 `labkit.draw(schedule)` draws one; `schedule.run(xs)` performs it on values, `schedule.traffic(nbytes)` counts.
 """
 
+from workbook.tools.schedules.build import GATHERS
 from workbook.tools.schedules.direct import linear, naive, pairwise
 from workbook.tools.schedules.links import loads, seconds
 from workbook.tools.schedules.logarithmic import bruck, halving_doubling, pat, recursive_doubling
@@ -15,7 +16,6 @@ from workbook.tools.schedules.schedule import Schedule, Send, Step
 from workbook.tools.schedules.switches import collnet_chain, collnet_direct, nvls, nvls_tree
 from workbook.tools.schedules.trees import double_tree, node_parents, parents, tree
 
-GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
 # What each algorithm does, of those that need no more than an operation and a number of ranks.
 ALGORITHMS = {
     naive: ("broadcast", "reduce", "all_reduce"),

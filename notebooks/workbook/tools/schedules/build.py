@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from labkit.floor.errors import LabError
 from workbook.tools.schedules.schedule import Schedule, Send, Step
 
+GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
+
 
 def backwards(steps: Sequence[Step]) -> tuple[Step, ...]:
     """Return the same sends from the last to the first, each the other way and added: a broadcast becomes a reduce."""
@@ -33,11 +35,9 @@ def together(parts: Sequence[Sequence[Step]]) -> tuple[Step, ...]:
     return tuple(tuple(s for part in parts if k < len(part) for s in part[k]) for k in range(longest))
 
 
-def rooted(steps: Sequence[Step], n: int, root: int) -> tuple[Step, ...]:
-    """Return the same steps with rank v in the place of rank 0 + v counted from the root."""
-    return tuple(
-        tuple(Send((s.src + root) % n, (s.dst + root) % n, s.chunks, s.reduce) for s in each) for each in steps
-    )
+def renumbered(steps: Iterable[Step], places: Sequence[int]) -> tuple[Step, ...]:
+    """Return the same steps with rank `places[r]` in the place of rank r."""
+    return tuple(tuple(Send(places[s.src], places[s.dst], s.chunks, s.reduce) for s in each) for each in steps)
 
 
 def gathering(
@@ -47,7 +47,7 @@ def gathering(
 
     `gather(True)` is the all-gather, `gather(False)` one that runs the other way round, for what is then turned.
     """
-    check(name, op, ("all_gather", "reduce_scatter", "all_reduce"), n)
+    check(name, op, GATHERS, n)
     steps: tuple[Step, ...] = ()
     if op != "all_gather":
         steps += backwards(gather(False))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from labkit.floor.errors import LabError
-from workbook.tools.schedules.schedule import Schedule, Step
+from workbook.tools.schedules.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -32,19 +33,18 @@ def loads(schedule: Schedule, hosts: int) -> list[Load]:
     >>> loads(schedules.ring("all_reduce", 8), hosts=2)[2]
     Load(messages=1, share=0.125)
     """
-    where = home(schedule, hosts)
-    return [_load(schedule, step, where) for step in schedule.steps]
-
-
-def _load(schedule: Schedule, step: Step, where: list[int]) -> Load:
-    messages: dict[tuple[str, int], int] = {}
-    chunks: dict[tuple[str, int], int] = {}
-    for send in step:
-        if where[send.src] != where[send.dst]:
-            for link in (("out", where[send.src]), ("in", where[send.dst])):
-                messages[link] = messages.get(link, 0) + 1
-                chunks[link] = chunks.get(link, 0) + len(send.chunks)
-    return Load(max(messages.values(), default=0), max(chunks.values(), default=0) / schedule.chunks)
+    where, found = home(schedule, hosts), []
+    for step in schedule.steps:
+        messages: Counter[tuple[str, int]] = Counter()
+        chunks: Counter[tuple[str, int]] = Counter()
+        for send in step:
+            if where[send.src] != where[send.dst]:
+                for link in (("out", where[send.src]), ("in", where[send.dst])):
+                    messages[link] += 1
+                    chunks[link] += len(send.chunks)
+        most, share = max(messages.values(), default=0), max(chunks.values(), default=0) / schedule.chunks
+        found.append(Load(most, share))
+    return found
 
 
 def seconds(schedule: Schedule, nbytes: float, alpha: float, beta: float, hosts: int | None = None) -> float:
@@ -58,10 +58,6 @@ def seconds(schedule: Schedule, nbytes: float, alpha: float, beta: float, hosts:
     >>> seconds(halving, 8e9, 0.0, 1e-9), seconds(halving, 8e9, 0.0, 1e-9, hosts=2)
     (14.0, 20.0)
     """
-    own = _each(schedule, list(range(schedule.n)))
-    shared = _each(schedule, home(schedule, hosts)) if hosts else own
-    return sum(alpha + beta * nbytes * max(a, b) for a, b in zip(own, shared, strict=True))
-
-
-def _each(schedule: Schedule, where: list[int]) -> list[float]:
-    return [_load(schedule, step, where).share for step in schedule.steps]
+    own = loads(schedule, schedule.n)
+    shared = loads(schedule, hosts) if hosts else own
+    return sum(alpha + beta * nbytes * max(a.share, b.share) for a, b in zip(own, shared, strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from labkit.floor.errors import LabError
 from workbook.tools.formulas import log2_up
-from workbook.tools.schedules.build import check, filled, gathering, step
+from workbook.tools.schedules.build import GATHERS, check, filled, gathering, renumbered, step
 from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
@@ -35,14 +35,13 @@ def halving_doubling(op: str, n: int) -> Schedule:
     >>> len(schedule.steps), schedule.sent(8.0)[0]
     (6, 14.0)
     """
-    check("halving-doubling", op, ("all_reduce", "reduce_scatter", "all_gather"), n)
+    check("halving-doubling", op, GATHERS, n)
     p = 1 << n.bit_length() - 1
     if op == "all_reduce":
         active, fold, unfold = _folded(n, tuple(range(p)))
         inner = gathering("halving-doubling", op, p, p, lambda _: _doubling(p))
         near = [active[_reversed(v, p)] for v in range(p)]  # the farthest in the schedule is the next in the ring
-        steps = [step(Send(near[s.src], near[s.dst], s.chunks, s.reduce) for s in each) for each in inner.steps]
-        return Schedule("halving-doubling", op, n, p, filled([fold, *steps, unfold]))
+        return Schedule("halving-doubling", op, n, p, filled([fold, *renumbered(inner.steps, near), unfold]))
     if p != n:
         raise LabError(f"{op} by halving or doubling needs a power of two, not {n}. Take schedules.bruck({op!r}, {n}).")
     return gathering("halving-doubling", op, n, n, lambda _: _doubling(n))
@@ -78,7 +77,7 @@ def bruck(op: str, n: int) -> Schedule:
     >>> len(bruck("all_gather", 5).steps), len(bruck("all_to_all", 5).steps)
     (3, 3)
     """
-    check("Bruck", op, ("all_reduce", "reduce_scatter", "all_gather", "all_to_all"), n)
+    check("Bruck", op, (*GATHERS, "all_to_all"), n)
     if op == "all_to_all":
         return Schedule("Bruck", op, n, n, filled(_digits(n)))
 
@@ -114,7 +113,7 @@ def pat(op: str, n: int, aggregate: int | None = None) -> Schedule:
     >>> len(pat("all_gather", 8).steps), len(pat("all_gather", 8, aggregate=2).steps)
     (3, 4)
     """
-    check("PAT", op, ("all_gather", "reduce_scatter", "all_reduce"), n)
+    check("PAT", op, GATHERS, n)
     full = 1 << log2_up(n)
     most = max(1, full // 2) if aggregate is None else min(aggregate, max(1, full // 2))
     if most < 1 or most & (most - 1):

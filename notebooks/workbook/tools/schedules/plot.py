@@ -14,6 +14,7 @@ from matplotlib.path import Path
 from labkit.plot.sheet import chip, color, extent, on, sheet, stroke
 from labkit.plot.svg import FAINT, INK
 from labkit.plot.tiles import Pen
+from workbook.tools.schedules.trees import depths_and_heights
 
 CELL, ROW = 0.4, 0.72
 LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
@@ -62,15 +63,14 @@ class Picture:
     switches: Sequence[str] = ()
 
 
-def axes(picture: Picture) -> Axes:
-    """Axes that are large enough for the picture."""
-    rows = [LEFT + sum(_widths(panel)[1] for panel in panels) + EDGE for panels in _lines(picture)]
-    width = max(12.0, *rows, _trees_wide(picture), 2 * EDGE + extent(picture.title, 9.5, bold=True))
-    return sheet(width, _top(picture) + _height(picture) * len(_lines(picture)) + LINE * len(picture.notes) + FOOT)
-
-
-def draw(ax: Axes, picture: Picture) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+def draw(picture: Picture) -> Axes:
+    """Draw the picture, y downwards."""
+    rows = _lines(picture)
+    wide = [LEFT + sum(_widths(panel)[1] for panel in panels) + EDGE for panels in rows]
+    trees_wide = 2 * EDGE + sum(_tree_wide(parent) for parent in picture.trees)
+    width = max(12.0, *wide, trees_wide, 2 * EDGE + extent(picture.title, 9.5, bold=True))
+    y, high = _top(picture), HEAD + picture.n * ROW + 0.15
+    ax = sheet(width, y + high * len(rows) + LINE * len(picture.notes) + FOOT)
     pen = Pen(ax)
     pen.text(EDGE, 0.45, picture.title, 9.5, INK, "left", bold=True)
     x = EDGE
@@ -78,8 +78,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
         _tree(ax, pen, parent, x, 0.95, f"tree {k + 1}, half {k + 1} of the buffer")
         x += _tree_wide(parent)
     outlines: dict[str, list[Path]] = {name: [] for name in OUTLINES}
-    y = _top(picture)
-    for panels in _lines(picture):
+    for panels in rows:
         x = LEFT
         for r in range(picture.n):
             middle = y + HEAD + (r + 0.5) * ROW
@@ -92,7 +91,7 @@ def draw(ax: Axes, picture: Picture) -> Axes:
             pen.text(EDGE + 0.42, middle, name, 8, INK, "left")
         for panel in panels:
             x = _panel(pen, panel, x, y, outlines, picture.n - len(picture.switches))
-        y += _height(picture)
+        y += high
     for note in picture.notes:
         pen.text(EDGE, y + 0.1, note, 7.5, FAINT, "left")
         y += LINE
@@ -156,7 +155,7 @@ def _box(x: float, y: float, w: float, h: float) -> Path:
 
 def _tree(ax: Axes, pen: Pen, parent: Sequence[int], x: float, y: float, title: str) -> None:
     """Draw a tree whose ranks stand in a row by number: NCCL's never cross themselves."""
-    depths = [_depth(parent, r) for r in range(len(parent))]
+    depths, _ = depths_and_heights(parent)
     places = [(x + (r + 0.5) * STRIDE, y + 0.75 + depth * LEVEL) for r, depth in enumerate(depths)]
     pen.text(x, y, title, 8, FAINT, "left")
     for r, up in enumerate(parent):
@@ -169,28 +168,13 @@ def _tree(ax: Axes, pen: Pen, parent: Sequence[int], x: float, y: float, title: 
         pen.text(*at, str(r), 8, on(r), bold=inner)
 
 
-def _depth(parent: Sequence[int], r: int) -> int:
-    depth = 0
-    while parent[r] >= 0:
-        r, depth = parent[r], depth + 1
-    return depth
-
-
-def _trees_wide(picture: Picture) -> float:
-    return 2 * EDGE + sum(_tree_wide(parent) for parent in picture.trees)
-
-
 def _tree_wide(parent: Sequence[int]) -> float:
     return max(len(parent) * STRIDE, 4.2) + 0.9
 
 
 def _top(picture: Picture) -> float:
-    deepest = max((_depth(p, r) for p in picture.trees for r in range(len(p))), default=-1)
+    deepest = max((int(depths_and_heights(parent)[0].max()) for parent in picture.trees), default=-1)
     return 0.75 if deepest < 0 else 2.2 + deepest * LEVEL
-
-
-def _height(picture: Picture) -> float:
-    return HEAD + picture.n * ROW + 0.15
 
 
 def _lines(picture: Picture) -> list[list[Panel]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbook.tools.schedules.build import backwards, check, gathering, rooted, step, together
+from workbook.tools.schedules.build import GATHERS, backwards, check, gathering, renumbered, step, together
 from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
@@ -32,7 +32,7 @@ def ring(op: str, n: int, root: int = 0, pieces: int | None = None) -> Schedule:
         chain = tuple(
             step(Send(i, i + 1, (t - i,)) for i in range(n - 1) if 0 <= t - i < cut) for t in range(n - 2 + cut)
         )
-        steps = rooted(chain if n > 1 else (), n, root)
+        steps = renumbered(chain if n > 1 else (), [(r + root) % n for r in range(n)])
         return Schedule("ring", op, n, cut, steps if op == "broadcast" else backwards(steps), root)
     own = [(r,) for r in range(n)]
     return gathering("ring", op, n, n, lambda right: around(range(n), own, right))
@@ -81,7 +81,7 @@ def hierarchical(op: str, nodes: int, gpus: int) -> Schedule:
     >>> len(schedule.steps), schedule.crossing(4, 8.0).tolist()  # steps; bytes out of each node
     (8, [8.0, 8.0])
     """
-    check("hierarchical", op, ("all_gather", "reduce_scatter", "all_reduce"), min(nodes, gpus))
+    check("hierarchical", op, GATHERS, min(nodes, gpus))
     n = nodes * gpus
 
     def gather(right: bool) -> tuple[Step, ...]:

@@ -171,14 +171,16 @@ def title(s: Schedule) -> str:
 
 def text(s: Schedule) -> str:
     """Return the title, then who sends what to whom in each step: +2 adds chunk 2, =2 puts it in its place."""
-    steps = [sorted(step, key=lambda a: (a.src, a.dst)) for step in s.steps]
-    lines = [
-        f"step {k + 1}: {' · '.join(f'{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}' for a in step)}"
-        for k, step in enumerate(steps)
-    ]
+    lines = [f"step {k}: {told(s, step)}" for k, step in enumerate(s.steps, 1)]
     if len(lines) > LINES:
         lines = [*lines[: LINES - 4], "…", *lines[-3:]]
     return "\n".join([title(s), *lines])
+
+
+def told(s: Schedule, step: Step) -> str:
+    """Return who sends what to whom in a step."""
+    sends = sorted(step, key=lambda a: (a.src, a.dst))
+    return " · ".join(f"{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}" for a in sends)
 
 
 def named(s: Schedule, who: int) -> str:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from labkit.theory.origin import Origin
 from labkit.theory.primitives import PART, PARTS, PRIMITIVES
 from workbook.tools import schedules
 from workbook.tools.schedules import plot
-from workbook.tools.schedules.schedule import Schedule, carried, named, title
+from workbook.tools.schedules.schedule import Schedule, carried, title, told
 
 MOST = 16  # ranks that are drawn
 CELLS = 900  # of all panels; where there are more, only the arrows are drawn
 PANELS = 16  # steps that are drawn; of more the first and the last ones
 
 
-class Drawn:
+class Drawn(Picture):
     """A schedule that displays itself; its text is the schedule's own."""
 
     def __init__(self, schedule: Schedule) -> None:
@@ -27,20 +26,12 @@ class Drawn:
     def __repr__(self) -> str:
         return repr(self.schedule)
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str | None:  # type: ignore[override]
         if self.schedule.n + len(self.schedule.switches) > MOST:
             return None
-        return svg.img(self.svg, repr(self))
+        return super()._repr_html_()
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
-        picture = self._picture()
-        return svg.svg(plot.draw(plot.axes(picture), picture))
-
-    # -- the picture ----------------------------------------------------------------------------------------------
-
-    def _picture(self) -> plot.Picture:
+    def _drawn(self) -> Any:
         s = self.schedule
         rows = s.n + len(s.switches)
         cells = s.op != "all_to_all" and rows * s.chunks * (self._most() + 1) <= CELLS
@@ -55,7 +46,7 @@ class Drawn:
             panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
         names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
-        return plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
+        return plot.draw(plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names))
 
     def _most(self) -> int:
         """Return how many steps are drawn."""
@@ -127,9 +118,7 @@ class OneStep(Drawn):
 
     def __repr__(self) -> str:
         s = self.schedule
-        sends = sorted(s.steps[self.step - 1], key=lambda a: (a.src, a.dst))
-        told = " · ".join(f"{named(s, a.src)}→{named(s, a.dst)} {carried(s, a)}" for a in sends)
-        return f"{title(s)}\nstep {self.step} of {len(s.steps)}: {told}"
+        return f"{title(s)}\nstep {self.step} of {len(s.steps)}: {told(s, s.steps[self.step - 1])}"
 
     def _most(self) -> int:
         return 1

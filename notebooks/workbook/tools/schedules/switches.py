@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from workbook.tools.schedules.build import check, filled, step, together
+from workbook.tools.schedules.build import GATHERS, check, filled, renumbered, step, together
 from workbook.tools.schedules.schedule import Schedule, Send, Step
 from workbook.tools.schedules.trees import parents, pipelined
 
-GATHERS = ("all_gather", "reduce_scatter", "all_reduce")
 NETWORK = -1  # the node of a switch between nodes
 
 
@@ -53,8 +52,7 @@ def nvls_tree(op: str, nodes: int, gpus: int) -> Schedule:
     trees = []
     for h in range(gpus):
         for half, parent in enumerate(parents(nodes)):
-            steps = pipelined(parent, (2 * h + half,))
-            trees.append([_on_head(each, h, gpus) for each in steps])
+            trees.append(renumbered(pipelined(parent, (2 * h + half,)), range(h, n, gpus)))
     steps = together(ups) + together(trees) + together(downs)
     return Schedule(f"NVLSTree {nodes}×{gpus}", op, n, 2 * gpus, filled(steps), switches=tuple(range(nodes)))
 
@@ -121,8 +119,3 @@ def _through(
     writes = step(Send(r, switch, mine) for r, mine in own)
     copies = step(Send(switch, r, everything) for r in ranks)
     return (reads, totals), (writes, copies)
-
-
-def _on_head(each: Step, h: int, gpus: int) -> Step:
-    """Move a step to the h-th ranks of the nodes."""
-    return tuple(Send(s.src * gpus + h, s.dst * gpus + h, s.chunks, s.reduce) for s in each)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from labkit.floor.errors import LabError
-from workbook.tools.schedules.build import backwards, check, filled, rooted, step, together
+from workbook.tools.schedules.build import backwards, check, filled, renumbered, step, together
 from workbook.tools.schedules.schedule import Schedule, Send, Step
 
 
@@ -17,7 +21,8 @@ def tree(op: str, n: int, root: int = 0) -> Schedule:
     """
     check("tree", op, ("broadcast", "reduce", "all_reduce"), n, root)
     levels = range((n - 1).bit_length())
-    down = rooted([step(Send(v, v + 2**k, (0,)) for v in range(2**k) if v + 2**k < n) for k in levels], n, root)
+    from_0 = [step(Send(v, v + 2**k, (0,)) for v in range(2**k) if v + 2**k < n) for k in levels]
+    down = renumbered(from_0, [(r + root) % n for r in range(n)])
     steps = {"broadcast": down, "reduce": backwards(down), "all_reduce": backwards(down) + down}[op]
     return Schedule("tree", op, n, 1, steps, root)
 
@@ -41,6 +46,23 @@ def parents(n: int) -> tuple[list[int], list[int]]:
     else:  # shifted by one
         second = [(p + 1) % n if p >= 0 else -1 for p in (first[(r - 1) % n] for r in range(n))]
     return first, second
+
+
+def depths_and_heights(parent: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return how far each rank of a tree is below the root, and above the farthest leaf below it.
+
+    >>> [each.tolist() for each in depths_and_heights([-1, 0, 1])]
+    [[0, 1, 2], [2, 1, 0]]
+    """
+    parent = np.asarray(parent)
+    depth, height, at = np.zeros(len(parent), int), np.zeros(len(parent), int), parent
+    while (at >= 0).any():
+        depth += at >= 0
+        at = np.where(at >= 0, parent[at], -1)
+    for level in range(int(depth.max()), 0, -1):
+        at = np.flatnonzero(depth == level)
+        np.maximum.at(height, parent[at], height[at] + 1)
+    return depth, height
 
 
 def node_parents(nodes: int, gpus: int) -> tuple[list[int], list[int]]:
@@ -90,21 +112,12 @@ def double_tree(op: str, n: int, pieces: int = 1, gpus: int = 1) -> Schedule:
 
 def pipelined(parent: list[int], pieces: tuple[int, ...]) -> tuple[Step, ...]:
     """Up and down one tree, piece after piece: a rank sends piece p as soon as it has it from all below (above) it."""
-    n = len(parent)
-    depth = [0] * n
-    for r in range(n):
-        up = parent[r]
-        while up >= 0:
-            depth[r], up = depth[r] + 1, parent[up]
-    deepest = max(depth)
-    height = [0] * n
-    for r in sorted(range(n), key=lambda r: -depth[r]):
-        if parent[r] >= 0:
-            height[parent[r]] = max(height[parent[r]], height[r] + 1)
+    depth, height = depths_and_heights(parent)
+    deepest = int(depth.max())
     steps: list[list[Send]] = [[] for _ in range(2 * deepest + len(pieces) - 1)] if deepest else []
-    for r in range(n):
+    for r, up in enumerate(parent):
         for i, piece in enumerate(pieces):
-            if parent[r] >= 0:
-                steps[height[r] + i].append(Send(r, parent[r], (piece,), True))
-                steps[deepest + depth[r] - 1 + i].append(Send(parent[r], r, (piece,)))
+            if up >= 0:
+                steps[height[r] + i].append(Send(r, up, (piece,), True))
+                steps[deepest + depth[r] - 1 + i].append(Send(up, r, (piece,)))
     return tuple(map(tuple, steps))
