@@ -20,6 +20,6 @@ METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it
     "race": "race.measure:race",
     "script": "script.face:script",
     "sheet": "sheet.face:sheet",
-    "sweep": "sweep.face:sweep",
+    "sweep": "sweep.measure:sweep",
 }
 PLANS = "15c"  # the lesson of the Planner, whose best plans `lab.progress()` shows

@@ -8,9 +8,8 @@ import pytest
 
 from labkit.floor.errors import LabError
 from labkit.theory.samples import Timing
-from workbook.tools.sweep.measured import Measured, Row
 from workbook.tools.sweep.plot import rate
-from workbook.tools.sweep.show import Sweep
+from workbook.tools.sweep.show import Row, Sweep
 
 
 def timing(seconds: float) -> Timing:
@@ -20,7 +19,7 @@ def timing(seconds: float) -> Timing:
 def sweep(sizes=(1000, 10**6), op="all_reduce", right=True, note="") -> Sweep:
     """Times of exactly 100 µs + 1 ns a byte."""
     rows = [Row(op, 4, s, timing(1e-4 + 1e-9 * s), timing(1e-10 * s), right) for s in sizes]
-    return Sweep(Measured(op, 4, "float32", "Gloo, 4 CPU ranks on one host", rows, note))
+    return Sweep(op, 4, "float32", "Gloo, 4 CPU ranks on one host", rows, note)
 
 
 def test_the_text_has_a_line_for_each_size_and_says_what_was_measured_on_what():

@@ -9,14 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from labkit.cluster.console import Console
-from labkit.cluster.live_line import Line
 from labkit.cluster.stop_button import STOP
 from labkit.floor import time_limits
 from labkit.floor.errors import CellError, LabError, StoppedError
 from labkit.floor.words import nbytes
 from workbook.tools import mpi
 from workbook.tools.race.show import COPY, MPI, REFERENCE, Lap, Race
-from workbook.tools.sweep.measure import DTYPES, PASSES, fits, where
+from workbook.tools.sweep.measure import DTYPES, PASSES, Bar, fits, where
 
 RACE_TURN = 20.0  # seconds that a turn may take, large sizes more: a rank that waits in memory looks busy to the lab
 SIZES = (4, 64, 2**10, 2**14, 2**16, 2**18, 2**20, 2**22, 2**24, 2**26)
@@ -41,7 +40,7 @@ def race(
     race = Race([REFERENCE, *codes], sizes, engines.n, where(engines, range(engines.n)), dtype)
     here = {m.host for m in engines.members} == {os.uname().nodename}
     shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
-    bar = Bar(len(shares) * len(sizes))
+    bar = Bar("race", len(shares) * len(sizes))
     calls: dict[tuple[str, int], int] = {}
 
     def takes_part(name: str, size: int) -> bool:
@@ -155,15 +154,3 @@ def _checked(
             )
     once = [code for code in dict.fromkeys(expressions) if code != REFERENCE]
     return once, sorted({s // DTYPES[dtype] * DTYPES[dtype] for s in wanted})
-
-
-class Bar(Line):
-    """How far a race has come, and whose turn it is."""
-
-    def __init__(self, steps: int) -> None:
-        super().__init__()
-        self.steps = steps
-
-    def show(self, done: int, now: str) -> None:
-        full = round(20 * done / self.steps)
-        self.write(f"race {'█' * full}{'░' * (20 - full)} now {now}")

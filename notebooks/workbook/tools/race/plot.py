@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -28,13 +29,9 @@ LOOKS = (
 )
 
 
-def axes() -> Axes:
-    """Axes that are large enough."""
-    return sheet(WIDE, HIGH)
-
-
-def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) -> Axes:
-    """Draw `ratios[name][size]` on axes as `axes` makes them; `reference` is the contestant that they are ratios to."""
+def draw(title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) -> Axes:
+    """Draw `ratios[name][size]`; `reference` is the contestant that they are ratios to."""
+    ax = sheet(WIDE, HIGH)
     write(ax, 0.5, 0.62, title, 10, align="left")
     values = [v for mine in ratios.values() for v in mine.values()]
     sizes = sorted({s for mine in ratios.values() for s in mine})
@@ -45,7 +42,7 @@ def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int,
     write(ax, LEFT + 1.0, 1.3, even_is, SMALL, align="left", mono=True)
     ax.plot([LEFT, LEFT + 0.8], [1.3, 1.3], color=INK, linewidth=1.2)
     x, y = LEFT + 1.6 + extent(even_is, SMALL, mono=True), 1.3
-    for (name, mine), (paint, shape, style) in zip(ratios.items(), _looks(len(ratios)), strict=True):
+    for (name, mine), (paint, shape, style) in zip(ratios.items(), cycle(LOOKS), strict=False):
         room = 1.2 + extent(name, SMALL, mono=True) + 0.4
         if x + room > WIDE:
             x, y = LEFT, y + 0.5
@@ -57,10 +54,6 @@ def draw(ax: Axes, title: str, reference: str, ratios: Mapping[str, Mapping[int,
         for size, value in mine.items():
             _mark(ax, grid.x(size), grid.y(value), shape, paint)
     return ax
-
-
-def _looks(k: int) -> list[tuple[str, str, str]]:
-    return [LOOKS[i % len(LOOKS)] for i in range(k)]
 
 
 def _times(value: float) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from html import escape
 from statistics import median
+from typing import Any
 
 from labkit.floor.words import nbytes, seconds
-from labkit.plot import svg
+from labkit.show.picture import Picture
 from labkit.show.table import cell, row, table
-from workbook.tools.race import plot as picture
+from workbook.tools.race import plot
 
 REFERENCE = "dist.all_reduce(x)"
 MPI = "MPI"
@@ -27,7 +28,7 @@ class Lap:
 
 
 @dataclass(eq=False, repr=False)
-class Race:
+class Race(Picture):
     """A scoreboard by size: medians of the slowest rank's time, how they compare with `dist.all_reduce`, the fastest.
 
     What was wrong, raised an error or did not finish has no time. `laps` are by contestant and size in bytes;
@@ -91,13 +92,11 @@ class Race:
         rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in [*self.names, COPY]]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
         columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in self._columns]
-        drawn = svg.img(self.svg, self.alt) if self._ratios and len(self.sizes) > 1 else ""
+        drawn = super()._repr_html_() if self._ratios and len(self.sizes) > 1 else ""
         return drawn + table("race", escape(self._title), columns, rows) + notes
 
-    @property
-    def svg(self) -> bytes:
-        """The picture: how many times as fast as `dist.all_reduce` each is, over sizes, both axes logarithmic."""
-        return svg.svg(picture.draw(picture.axes(), self._title, REFERENCE, self._ratios))
+    def _drawn(self) -> Any:
+        return plot.draw(self._title, REFERENCE, self._ratios)
 
     @property
     def alt(self) -> str:

@@ -1,10 +1,11 @@
-"""Measure one operation over many sizes, one request a size, so that Stop keeps what was measured so far."""
+"""`lab.sweep`: the time of one operation by size, one request a size, so that Stop keeps what was measured so far."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from labkit.cluster.console import Console
 from labkit.cluster.engines import Engines
@@ -15,7 +16,7 @@ from labkit.floor.words import nbytes, seconds
 from labkit.theory import gpu_sharing
 from labkit.theory.primitives import PRIMITIVES
 from workbook.tools import timing
-from workbook.tools.sweep.measured import Measured, Row
+from workbook.tools.sweep.show import Row, Sweep
 
 DTYPES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 OPS = (*timing.OPS, "barrier")
@@ -26,10 +27,23 @@ NAMES = {"gloo": "Gloo", "nccl": "NCCL", "gloo + nccl": "NCCL"}
 
 
 @STOP
-def measure(
-    console: Console, op: str, sizes: Sequence[int] | None, ranks: Sequence[int] | None, dtype: str, repeat: int
-) -> Measured:
-    """Time `op` at each size. What the learner can get wrong is refused before a rank is asked."""
+def sweep(
+    lab: Any,
+    op: str = "all_reduce",
+    sizes: Sequence[int] | None = None,
+    ranks: Sequence[int] | None = None,
+    dtype: str = "float32",
+    repeat: int = 15,
+) -> Sweep:
+    """Time one operation over sizes: time, algbw and busbw as nccl-tests defines them, with the fitted α and β.
+
+    >>> lab.sweep("all_gather", sizes=[2**10, 2**20])
+    >>> lab.sweep("barrier").rows[0].median
+
+    `sizes` are nccl-tests' S in bytes, by default 64 B to 16 MiB; where ranks get parts, S is rounded to them.
+    `ranks` measures some of the ranks, in a group of their own. Stop keeps what was measured so far.
+    """
+    console: Console = lab._console
     engines = console.engines
     elements = _checked(engines, op, sizes, ranks, dtype, repeat)
     members = list(range(engines.n)) if ranks is None else sorted(ranks)
@@ -37,13 +51,15 @@ def measure(
     rows: list[Row] = []
     note = ""
     shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
-    progress = Bar(op, len(elements) * len(shares))
+    bar = Bar(op, len(elements) * len(shares))
     try:
         console.call("workbook.tools.rank.sweep.begin", part, engines.limit)
         for i, share in enumerate(shares):
             for j, count in enumerate(elements):
                 size = 0 if op == "barrier" else count * DTYPES[dtype]
-                progress.show(i * len(elements) + j, rows, size)
+                last = rows[j - 1] if rows else None
+                seen = f" · {nbytes(last.nbytes)} took {seconds(last.median)}" if last else ""
+                bar.show(i * len(elements) + j, f"{nbytes(size)}{seen}")
                 calls = rows[j].timing.calls if i else None
                 told = console.call(
                     *("workbook.tools.rank.sweep.row", op, count, dtype, share, calls), ranks=members, limit=math.inf
@@ -59,8 +75,8 @@ def measure(
         made = sum(len(r.timing.samples) for r in rows)
         note = f"{cause} after {len(rows)} of {len(elements)} sizes, {made} of {repeat * len(elements)} repetitions."
     finally:
-        progress.clear()
-    return Measured(op, len(members), dtype, where(engines, members), rows, note)
+        bar.clear()
+    return Sweep(op, len(members), dtype, where(engines, members), rows, note)
 
 
 def _checked(
@@ -117,14 +133,12 @@ def where(engines: Engines, ranks: Sequence[int]) -> str:
 
 
 class Bar(Line):
-    """A line that says how far a sweep has come, with its last row."""
+    """How far it has come in so many steps, and what is under way now."""
 
-    def __init__(self, op: str, steps: int) -> None:
+    def __init__(self, name: str, steps: int) -> None:
         super().__init__()
-        self.op, self.steps = op, steps
+        self.name, self.steps = name, steps
 
-    def show(self, done: int, rows: Sequence[Row], size: int) -> None:
+    def show(self, done: int, now: str) -> None:
         full = round(20 * done / self.steps)
-        last = rows[(done - 1) % len(rows)] if rows else None
-        seen = f" · {nbytes(last.nbytes)} took {seconds(last.median)}" if last else ""
-        self.write(f"{self.op} {'█' * full}{'░' * (20 - full)} now {nbytes(size)}{seen}")
+        self.write(f"{self.name} {'█' * full}{'░' * (20 - full)} now {now}")

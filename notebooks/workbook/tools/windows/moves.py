@@ -1,28 +1,91 @@
 """What `lab.moves` shows: the puts, accumulates and gets of the last cell, drawn from memory to memory.
 
-An arrow says: these numbers were copied, into a window or out of one. No torch, no cluster.
+An arrow says: these numbers were copied, into a window or out of one. An update is lost where two ranks read the same
+number, and the later write overwrites the earlier one. No torch, no cluster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from labkit.floor.errors import LabError
-from labkit.floor.words import count, ranks, spans
+from labkit.floor.words import count, ranks, seconds, spans
 from labkit.plot import steps as plot
-from labkit.plot import svg
 from labkit.plot.tiles import Tile
+from labkit.show.picture import Picture
 from labkit.show.tiles import short
-from workbook.tools.windows.lost import Lost, found_in
-from workbook.tools.windows.move import SIGN, Move, numbers
 
+SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
+VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}
 MOST = 24  # moves that are drawn and told one by one
 Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
 
 
-class Moves:
+@dataclass(frozen=True)
+class Move:
+    """Rank `rank` put `numbers` into rank `of`'s window from place `at` on, added them to it, or got them from it."""
+
+    rank: int
+    what: str
+    of: int
+    at: int
+    size: int
+    numbers: list[float] | None  # None where they are too many to be kept
+    before: list[float] | None  # what stood there
+    began: float
+    ended: float
+    fences: int  # that the rank had passed
+
+    @property
+    def told(self) -> str:
+        """ "rank 0 puts [7] into rank 2's window, place 1"."""
+        what = numbers(self.numbers, self.size)
+        whose = "its own window" if self.of == self.rank else f"rank {self.of}'s window"
+        return f"rank {self.rank} {VERB[self.what].format(what)} {whose}, {_places(self.at, self.size)}"
+
+
+@dataclass(frozen=True)
+class Lost(Picture):
+    """An update that was lost: `second` had read its number before `first` was written, and wrote after it."""
+
+    first_read: Move
+    first: Move
+    second_read: Move
+    second: Move
+
+    @property
+    def moves(self) -> list[Move]:
+        """All four moves, in the order in which they happened."""
+        return sorted((self.first_read, self.first, self.second_read, self.second), key=lambda m: m.ended)
+
+    def __repr__(self) -> str:
+        start = self.moves[0].ended
+        first, *later = self.moves
+        lines = [f"0: {first.told}", *(f"+{seconds(m.ended - start)}: {m.told}" for m in later)]
+        return "\n".join([f"An update of rank {self.first.of}'s window that was lost.", *lines])
+
+    @property
+    def alt(self) -> str:
+        """The picture in words."""
+        return repr(self).replace("\n", ". ")
+
+    def _drawn(self) -> Any:
+        """Return the picture: one line a move, below one another as they happened, each in the column of its rank."""
+        n, start = max(m.rank for m in self.moves) + 1, self.moves[0].ended
+        slots: list[plot.Slot] = []
+        for m in self.moves:
+            tiles: list[list[Tile]] = [[] for _ in range(n)]
+            said = f"{m.what} {', '.join(map(short, m.numbers or []))}"
+            tiles[m.rank] = [Tile(said, shares=((m.rank, 1),), wrong=m is self.second, width=plot.WIDTH)]
+            slots.append(plot.Slot(f"+{seconds(m.ended - start)}" if slots else "0", tiles))
+        title = f"rank {self.first.of}'s window, place {self.first.at}: rank {self.first.rank}'s update is lost"
+        return plot.draw([plot.Picture(title, slots, [])])
+
+
+class Moves(Picture):
     """What the last cell moved in and out of a window on every rank; `moves.all` has each of it, in order of time.
 
     A picture for each kind of call between two fences, as the windows were before it, and one of what they hold now.
@@ -99,9 +162,7 @@ class Moves:
             found.setdefault((move.fences, move.what), []).append(move)
         return [found[key] for key in sorted(found, key=lambda k: (k[0], found[k][0].began))]
 
-    @cached_property
-    def svg(self) -> bytes:
-        """The picture."""
+    def _drawn(self) -> Any:
         held = self._at_first()
         pictures, drawn = [], 0
         for group in self._groups:
@@ -115,7 +176,7 @@ class Moves:
             "afterwards" if drawn == len(self.all) else f"afterwards; of {self._counted}, {drawn or 'none'} are drawn"
         )
         pictures.append(plot.Picture(left, [self._window(self._at_last(held))], []))
-        return svg.svg(plot.draw(pictures))
+        return plot.draw(pictures)
 
     def _at_first(self) -> dict[tuple[int, int], Cell]:
         """Return what each place held before the first move: what it holds now, but for what was overwritten."""
@@ -176,9 +237,6 @@ class Moves:
         """The picture in words."""
         return "What moved between the ranks' windows. " + ". ".join(repr(self).splitlines()) + "."
 
-    def _repr_html_(self) -> str:
-        return svg.img(self.svg, self.alt)
-
 
 def _tiles(move: Move) -> int:
     """Count the tiles of what a rank brings, or of what it got: one a number."""
@@ -204,3 +262,29 @@ def _tile(value: float, shares: dict[int, int]) -> Tile:
     most = max(shares.values())
     badge = f"{most}×" if most > 1 else ""
     return Tile(short(value), label, tuple((r, 1) for r in sorted(shares)), badge=badge, width=plot.WIDTH)
+
+
+def numbers(values: Iterable[float] | None, size: int) -> str:
+    """Write numbers in brackets, or how many there are where they were not kept."""
+    return count(size, "number") if values is None else f"[{', '.join(map(short, values))}]"
+
+
+def _places(at: int, size: int) -> str:
+    return f"place {at}" if size == 1 else f"places {at}–{at + size - 1}"
+
+
+def found_in(moves: Iterable[Move]) -> tuple[Lost, ...]:
+    """Find every put of a number that had been read before another rank's put, which it overwrote."""
+    found = []
+    read: dict[tuple[int, int, int], Move] = {}
+    last: dict[tuple[int, int], tuple[Move, Move]] = {}
+    for move in moves:
+        place = (move.of, move.at)
+        if move.what == "get":
+            read[(move.rank, *place)] = move
+        elif move.what == "put" and (mine := read.get((move.rank, *place))):
+            before = last.get(place)
+            if before and before[1].rank != move.rank and mine.ended < before[1].began < before[1].ended < move.began:
+                found.append(Lost(*before, mine, move))
+            last[place] = (mine, move)
+    return tuple(found)
