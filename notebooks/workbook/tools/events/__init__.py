@@ -6,8 +6,7 @@
     chain      rings in which no link is shared, as longest paths
     step       one training step: computing, an all-reduce, and where the time goes
     slowest    how long ranks compute, and the slowest of n
-    training   many such steps, with checkpoints, while ranks die
-    failures   a job that loses ranks, and how often it should save
+    failures   a job that loses ranks, how often it should save, and a training run: many steps, with checkpoints
 
 >>> from workbook.tools import events
 >>> step = events.all_reduce("hierarchical, PAT", events.H100S.but(over=4), n=65_536, nbytes=1e9)
@@ -18,8 +17,8 @@ Nothing here has run on machines: it is computed, from the numbers that describe
 """
 
 from workbook.tools.events.fabric import H100S, Fabric
+from workbook.tools.events.failures import Training, train
 from workbook.tools.events.slowest import drawn
 from workbook.tools.events.step import PARTS, WAYS, Step, all_reduce
-from workbook.tools.events.training import Training, train
 
 __all__ = ["H100S", "PARTS", "WAYS", "Fabric", "Step", "Training", "all_reduce", "drawn", "train"]

@@ -15,11 +15,10 @@ rounding. A test holds the two, and a plain event loop, against each other. Impo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from workbook.tools.events.fabric import Numbers
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,13 @@ class Chained:
 
     finish: Numbers
     hops: Numbers
-    free: Numbers | None = None  # when each rank's own link is free again
 
 
-def small_rings(ready: Numbers, free: Numbers, latency: float, takes: float, rounds: int) -> Chained:
-    """Run rings of equal links side by side, one a row of `ready`, by rounds; `free` is when each link can begin."""
+def small_rings(ready: Numbers, free: Numbers, latency: float, takes: float, rounds: int) -> tuple[Chained, Numbers]:
+    """Run rings of equal links side by side, one a row of `ready`, by rounds; `free` is when each link can begin.
+
+    Return also when each link is free again.
+    """
     post, hops = ready.copy(), np.zeros(ready.shape, int)
     begun = np.zeros(ready.shape, int)  # hops of the chain that each link waits for
     for _ in range(rounds):
@@ -46,7 +47,7 @@ def small_rings(ready: Numbers, free: Numbers, latency: float, takes: float, rou
         came, passed = np.roll(free, 1, axis=1), np.roll(begun, 1, axis=1) + 1
         later = came > post
         post, hops = np.where(later, came, post), np.where(later, passed, hops)
-    return Chained(post, hops, free)
+    return Chained(post, hops), free
 
 
 def ring(ready: Numbers, latency: Numbers, takes: Numbers, rounds: int) -> Chained:

@@ -20,15 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 import numpy as np
 
 from labkit.floor.errors import LabError
-from workbook.tools.events.fabric import Fabric
+from workbook.tools.events.fabric import Fabric, Numbers
 from workbook.tools.events.program import Program
 
-Numbers = np.ndarray[Any, Any]
 Pool = list[tuple[Numbers, Numbers]]  # (moments, messages)
 NEAR = 8192  # events that a window looks at, about
 AHEAD = 8  # steps that a rank is looked through at once: it seldom takes more in one window

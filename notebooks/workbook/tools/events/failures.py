@@ -1,5 +1,7 @@
 """Simulate a job whose ranks die: time between failures, checkpoints, lost work; events, and formulas beside them.
 
+`train` is a whole training run of such a job, many of `step`'s training steps.
+
 The model. Each rank fails after an exponential time of mean `mtbf`, independently of the others, and its replacement
 is as good. One failure stops all. Noticing it and starting again takes `restart` seconds, in which ranks fail as
 well, and then recovery begins anew. What was computed since the last checkpoint is lost. Every checkpoint stops the
@@ -19,7 +21,9 @@ from math import exp, expm1, inf, sqrt
 import numpy as np
 
 from labkit.floor.errors import LabError
+from workbook.tools.events.step import PARTS, Run, Step
 
+WHOLE = (*PARTS, "checkpoints", "lost work", "down")
 HOUR, DAY, YEAR = 3600.0, 86_400.0, 365.25 * 86_400.0
 
 
@@ -128,3 +132,25 @@ def best(checkpoint: float, between: float) -> float:
         else:
             low = a
     return (low + high) / 2
+
+
+@dataclass(frozen=True)
+class Training(Run):
+    """A training run: wall-clock seconds."""
+
+
+def train(
+    step: Step, mtbf: float = 5 * YEAR, checkpoint: float = 60.0, restart: float = 600.0, every: float | None = None,
+    work: float = 10 * DAY, seed: int = 0,
+) -> Training:  # fmt: skip
+    """Repeat a step for `work` seconds while ranks die, each after `mtbf` seconds on average; see `run`.
+
+    The interval between checkpoints is `every` seconds of work, by default Young's. All steps take as long as this
+    one: draw another one for another step.
+    """
+    between = between_failures(step.n, mtbf)
+    interval = young(checkpoint, between) if every is None else every
+    job = run(work, interval, checkpoint, restart, failures(step.n, mtbf, seed))
+    parts = {name: seconds / step.seconds * job.useful for name, seconds in step.parts.items()}
+    parts |= {"checkpoints": job.checkpoints, "lost work": job.lost, "down": job.down}
+    return Training(step.way, job.seconds, parts)

@@ -13,7 +13,7 @@ from labkit.floor.words import seconds
 from labkit.plot.bars import part, swatch
 from labkit.plot.sheet import Scale, clock, extent, in_lines, sheet, shortened, write
 from labkit.plot.svg import FAINT, GRID
-from workbook.tools.events.training import WHOLE
+from workbook.tools.events.failures import WHOLE
 
 LEFT, PLOT, RIGHT, MARGIN = 6.3, 9.1, 3.6, 0.4  # LEFT is the most that names take
 TOP, LINE, ROW, BAR, BOTTOM, SWATCH = 0.5, 0.5, 0.72, 0.46, 1.05, 0.6

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from workbook.tools.events.fabric import Numbers
 from workbook.tools.formulas import log2_up
 from workbook.tools.schedules.trees import depths_and_heights, parents
 
-Numbers = np.ndarray[Any, Any]
 PIECES = 8
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from labkit.floor.words import seconds
 from labkit.show.picture import Picture
 from workbook.tools.events import plot
+from workbook.tools.events.failures import Training
 from workbook.tools.events.step import Run
-from workbook.tools.events.training import Training
 
 
 class Spent(Picture):

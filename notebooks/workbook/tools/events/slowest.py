@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from labkit.floor.errors import LabError
+from workbook.tools.events.fabric import Numbers
 
-Numbers = np.ndarray[Any, Any]
 LAWS = ("normal", "exponential")
 
 

@@ -22,10 +22,9 @@ import numpy as np
 
 from labkit.floor.errors import LabError
 from workbook.tools.events import chain, engine
-from workbook.tools.events.fabric import Fabric
+from workbook.tools.events.fabric import Fabric, Numbers
 from workbook.tools.events.program import BUILDERS, Program
 
-Numbers = np.ndarray[Any, Any]
 FLAT = ("ring", "halving-doubling", "double tree", "Bruck", "PAT")
 PARTS = ("computing", "waiting for the slowest", "latency", "bytes inside hosts", "bytes between hosts", "queues")
 WAYS = (*FLAT, *(f"hierarchical, {name}" for name in FLAT))
@@ -118,7 +117,8 @@ def _hierarchical(between: str, fabric: Fabric, n: int, hosts: int, nbytes: floa
     g = fabric.gpus
     first, free = _inside(fabric, ready.reshape(hosts, g), np.zeros((hosts, g)), nbytes / g)
     part, together = nbytes / g, _together(first.finish.reshape(hosts, g))
-    if between == "ring" and _unshared(fabric, n, hosts):
+    ranks = np.arange(n)
+    if between == "ring" and (hosts == 1 or _unshared(fabric.paths(ranks, (ranks + g) % n, n).links)):
         middle = _rail_rings(fabric, hosts, part, together.finish)
     else:
         middle = _engine(BUILDERS[between](hosts), fabric, n, together.finish, part, copies=g)
@@ -130,7 +130,7 @@ def _inside(fabric: Fabric, ready: Numbers, free: Numbers, chunk: float) -> tupl
     """Run a ring's reduce-scatter or all-gather in each host; return also when each rank's link is free again."""
     g = fabric.gpus
     rounds, takes = g - 1, chunk / fabric.nvlink
-    found = chain.small_rings(ready, free, fabric.near, takes, rounds)
+    found, free_again = chain.small_rings(ready, free, fabric.near, takes, rounds)
 
     def back(rank: int) -> tuple[int, dict[str, float]]:
         host, place = divmod(rank, g)
@@ -143,7 +143,7 @@ def _inside(fabric: Fabric, ready: Numbers, free: Numbers, chunk: float) -> tupl
         queued = held if held > 1e-12 * end else 0.0
         return host * g + source, {"latency": latency, "bytes inside hosts": moving, "queues": queued}
 
-    return _Leg(found.finish.ravel(), back), found.free if found.free is not None else free
+    return _Leg(found.finish.ravel(), back), free_again
 
 
 def _together(ended: Numbers) -> _Leg:
@@ -157,12 +157,10 @@ def _together(ended: Numbers) -> _Leg:
     return _Leg(np.repeat(ended.max(axis=1), g), back)
 
 
-def _unshared(fabric: Fabric, n: int, hosts: int) -> bool:
-    """Tell whether rings through the hosts, rail by rail, share no link."""
-    ranks = np.arange(n)
-    links = fabric.paths(ranks, (ranks + fabric.gpus) % n, n).links
+def _unshared(links: Numbers) -> bool:
+    """Tell whether no two messages share one of these links."""
     used = links[links >= 0]
-    return hosts == 1 or len(np.unique(used)) == len(used)
+    return len(np.unique(used)) == len(used)
 
 
 def _rail_rings(fabric: Fabric, hosts: int, part: float, ready: Numbers) -> _Leg:
@@ -203,8 +201,7 @@ def _flat_ring(fabric: Fabric, n: int, hosts: int, nbytes: float, ready: Numbers
     orders = [host * g + (c * g // many + np.where(host % 2, g - 1 - place, place)) % g for c in range(many)]
     crossing = [np.stack([order, np.roll(order, -1)])[:, g - 1 :: g] for order in orders] if hosts > 1 else []
     links = np.concatenate([fabric.paths(src, dst, n).links.ravel() for src, dst in crossing] or [np.empty(0, int)])
-    used = links[links >= 0]
-    if len(np.unique(used)) < len(used):
+    if not _unshared(links):
         raise LabError(
             f"On this fabric the rings through {n:,} ranks share links, and so many messages cannot be run one by one. "
             "Take a hierarchical all-reduce, or a fabric without oversubscription, with its hosts in order."

@@ -216,8 +216,8 @@ def interleaved(ranks: int, micro: int, chunks: int = 2) -> Schedule:
 def _interleaved(rank: int, ranks: int, micro: int, chunks: int) -> tuple[Operation, ...]:
     def passed(kind: str, k: int) -> Operation:
         """Return the k-th pass of a kind: groups of micro-batches, through one chunk after the other."""
-        group, within = divmod(k, ranks * chunks) if chunks > 1 else (0, k)
-        chunk, m = divmod(within, ranks) if chunks > 1 else (0, k)
+        group, within = divmod(k, ranks * chunks)
+        chunk, m = divmod(within, ranks)
         return kind, group * ranks + m, chunk if kind == "F" else chunks - 1 - chunk
 
     total = micro * chunks

@@ -34,15 +34,10 @@ class Places:
     edges: dict[str, Edge]  # "data" and "tensor": to the next in the ring; "next" and "before": stages
 
 
+@cache
 def places(plan: Plan, per_host: int) -> Places:
     """Place the ranks of a plan, with so many ranks in a host."""
-    return _places(plan.data, plan.tensor, plan.pipe, plan.order, per_host)
-
-
-@cache
-def _places(data: int, tensor: int, pipe: int, order: str, per_host: int) -> Places:
-    plan = Plan(data, tensor, pipe, order=order)
-    names = order.split()
+    names = plan.order.split()
     ranks = np.arange(plan.mesh.ranks).reshape([getattr(plan, name) for name in names])  # neighbours: the last axis
     host = np.arange(ranks.size) // per_host
     index = np.indices(ranks.shape)

@@ -38,6 +38,7 @@ from functools import cached_property
 import numpy as np
 
 from labkit.floor.errors import LabError
+from workbook.tools import sharding
 from workbook.tools.plan import parameters
 from workbook.tools.planning.job import Job, Plan, impossible
 from workbook.tools.planning.places import Array, Edge, Places, places
@@ -95,7 +96,10 @@ class Price:
     @cached_property
     def where(self) -> Places:
         """The places of the ranks."""
-        return places(self.plan, self.job.cluster.gpus_per_node)
+        p = self.plan
+        return places(
+            Plan(p.data, p.tensor, p.pipe, order=p.order), self.job.cluster.gpus_per_node
+        )  # nothing else moves a rank
 
     @cached_property
     def sent(self) -> dict[str, Array]:
@@ -190,9 +194,7 @@ class Price:
 def held(job: Job, plan: Plan, stage: int) -> dict[str, float]:
     """Return the bytes that a rank of this stage holds at most, by kind."""
     mine, model, d = _weights(job, plan, stage), job.model, plan.data
-    numbers = {"weights": job.recipe.weights, "gradients": job.recipe.gradients, "optimizer": job.recipe.optimizer}
-    sharded = {"optimizer": plan.zero >= 1, "gradients": plan.zero >= 2, "weights": plan.zero >= 3}
-    found = {kind: size * mine / (d if sharded[kind] else 1) for kind, size in numbers.items()}
+    found = sharding.held(mine, d, plan.zero, job.recipe)
     if plan.zero == 3 and d > 1:
         found["weights"] += job.recipe.weights * model.layer / plan.tensor  # one layer, gathered
     alive = min(plan.pipe - stage, plan.micro)
@@ -277,3 +279,32 @@ def _steps(job: Job, plan: Plan) -> dict[str, Array]:
 
 def _network(job: Job) -> float:
     return job.cluster.network * 1e9
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Bytes that the busiest GPU sends in a training step, and the seconds that these take on either kind of link."""
+
+    way: str
+    sent: float
+    nvlink: float
+    network: float
+
+
+def alone(job: Job, gpus: int = 8, chosen: int = 2) -> list[Alone]:
+    """Price each parallelism by itself over so many GPUs, with their share of the batch; memory is not looked at.
+
+    Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to `chosen` of them:
+    an all-to-all there and one back in the forward pass of each layer, and two in the backward pass, each with
+    chosen · (gpus - 1) / gpus of the numbers of a GPU's tokens (lesson 13c).
+    """
+    part = job.but(gpus=gpus, rows=max(gpus, job.rows * gpus // job.gpus))
+    meshes = {"tensor": Plan(tensor=gpus, micro=part.rows), "data": Plan(data=gpus), "pipe": Plan(pipe=gpus, micro=8)}
+    sent = {way: Price(part, plan).flows[way].sent for way, plan in meshes.items()}
+    tokens = part.rows / gpus * job.tokens
+    numbers = chosen * tokens * job.model.width * (gpus - 1) / gpus
+    sent["expert"] = 4 * job.model.layers * numbers * job.recipe.weights
+    cluster = job.cluster
+    own = cluster.network / cluster.gpus_per_node
+    order = ("tensor", "expert", "data", "pipe")
+    return [Alone(way, sent[way], sent[way] / cluster.nvlink / 1e9, sent[way] / own / 1e9) for way in order]

@@ -6,8 +6,6 @@ import contextlib
 import os
 from typing import Any
 
-os.environ["UCX_TLS"] = "self,sm"  # shared memory alone: else each rank listens on the host's own address
-
 
 def joined() -> Any:
     """Return `mpi4py.MPI`, once all ranks have joined.

@@ -28,7 +28,6 @@ NAMES = "ABCD"
 QUANTITIES = ("rows", "compute", "wait", "send", "rest")
 PAUSE = 0.012  # seconds that a bad cable loses with each message
 A_ROW = 1 / 3000  # seconds that a healthy device takes for a row: 20 ms for a quarter of the batch
-Step = dict[str, float]
 
 
 def run(name: str, steps: int = 12) -> dict[str, list[float]]:

@@ -120,8 +120,8 @@ def pat(op: str, n: int, aggregate: int | None = None) -> Schedule:
         raise LabError(f"aggregate={aggregate}: a message of PAT has a power of two of chunks. Choose 1, 2, 4, …")
 
     def gather(_: bool) -> tuple[Step, ...]:
-        near = full // most  # ranks of a near tree
-        groups = [[odd * d * near for odd in range(1, most // d, 2)] for d in _powers_down(most // 2)]
+        near, bits = full // most, [1 << k for k in range((most // 2).bit_length())]  # ranks of a near tree
+        groups = [[odd * d * near for odd in range(1, most // d, 2)] for d in reversed(bits)]
         groups += [[tree * near + place for tree in range(most)] for place in _far_first(near)]
         return tuple(
             step(
@@ -133,10 +133,6 @@ def pat(op: str, n: int, aggregate: int | None = None) -> Schedule:
         )
 
     return gathering("PAT", op, n, n, gather)
-
-
-def _powers_down(d: int) -> list[int]:
-    return [1 << k for k in reversed(range(d.bit_length()))]
 
 
 def _far_first(size: int) -> list[int]:

@@ -73,8 +73,7 @@ class WhatIf(Box):
 
         self._op = ipywidgets.Dropdown(options=OPS, value=_one_of("op", op, OPS), description="operation", **look)
         names = [ONE, *(c.name for c in self._clusters.values())]
-        chosen = ONE if cluster is None else self._clusters[_one_of("cluster", cluster, list(self._clusters))].name
-        self._links = ipywidgets.Dropdown(options=names, value=chosen, description="links", **look)
+        self._links = ipywidgets.Dropdown(options=names, value=self._named(cluster), description="links", **look)
         self._n = pick("ranks N", [(f"{r:,}", r) for r in RANKS], _near(RANKS, n))
         self._size = pick("size S", [(words.nbytes(s), s) for s in SIZES], _near(SIZES, nbytes))
         alphas = sorted({*(m * 1e-6 for m in MICROSECONDS), float(alpha)})
@@ -149,15 +148,17 @@ class WhatIf(Box):
             if name == "op":
                 self._op.value = _one_of("op", value, OPS)
             elif name == "cluster":
-                self._links.value = (
-                    ONE if value is None else self._clusters[_one_of("cluster", value, list(self._clusters))].name
-                )
+                self._links.value = self._named(value)
             else:
                 slider = {
                     "n": self._n, "nbytes": self._size, "alpha": self._alpha, "beta": self._beta,
                     "oversubscription": self._over,
                 }[name]  # fmt: skip
                 slider.value = _near([v for _, v in slider.options], value)
+
+    def _named(self, cluster: Any) -> str:
+        """Return what stands in the list of links for this cluster."""
+        return ONE if cluster is None else self._clusters[_one_of("cluster", cluster, self._clusters)].name
 
     def _times(self, nbytes: Any, n: Any) -> dict[str, Any]:
         cluster = self.cluster

@@ -56,27 +56,23 @@ class Scene:
 
 def draw(scene: Scene) -> Axes:
     """Draw the curves, the map and the legend."""
-    legends = len(scene.legend) + (scene.extra is not None) + scene.hatched
-    ax = sheet.sheet(WIDE, ROWS + ROW * ((legends + 1) // 2) + 0.15)
+    words = [*scene.legend, *([scene.extra[0]] if scene.extra else [])]
+    words += ["hatched: NCCL, estimated, is faster than every letter"] * scene.hatched
+    ax = sheet.sheet(WIDE, ROWS + ROW * ((len(words) + 1) // 2) + 0.15)
     write(ax, 0.5, 0.6, scene.title, 10, align="left")
     write(ax, 0.5, 1.15, scene.links, 8, FAINT, "left")
     _curves(ax, scene)
     _map(ax, scene)
-    for i, line in enumerate(scene.legend):
+    for i, line in enumerate(words):
         x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
-        join(ax, [(x, y), (x + 0.9, y)], color=sheet.stroke(i), linewidth=2, linestyle=STYLES[i % 4])
-        badge(ax, x + 0.45, y, i)
+        if i < len(scene.legend):
+            join(ax, [(x, y), (x + 0.9, y)], color=sheet.stroke(i), linewidth=2, linestyle=STYLES[i % 4])
+            badge(ax, x + 0.45, y, i)
+        elif i == len(scene.legend):
+            join(ax, [(x, y), (x + 0.9, y)], color=INK, linewidth=1.1, linestyle=":")
+        else:
+            ax.add_artist(_hatched(Path([(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)])))
         write(ax, x + 1.15, y, line, 8, align="left")
-    i = len(scene.curves)
-    if scene.extra is not None:
-        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
-        join(ax, [(x, y), (x + 0.9, y)], color=INK, linewidth=1.1, linestyle=":")
-        write(ax, x + 1.15, y, scene.extra[0], 8, align="left")
-        i += 1
-    if scene.hatched:
-        x, y = COLUMNS[i % 2], ROWS + ROW * (i // 2)
-        ax.add_artist(_hatched(Path([(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)])))
-        write(ax, x + 1.15, y, "hatched: NCCL, estimated, is faster than every letter", 8, align="left")
     return ax
 
 
@@ -124,7 +120,7 @@ def _map(ax: Axes, scene: Scene) -> None:
     for which, paths in stripes.items():
         whole, paint = Path.make_compound_path(*paths), color(which)
         ax.add_artist(PathPatch(whole, facecolor=paint, edgecolor=paint, linewidth=0.4))
-    if scene.ahead is not None and scene.ahead.any():
+    if scene.ahead is not None and scene.hatched:
         found = [
             _box(LEFTS[1] + j * wide, BOTTOM - i * high, (k - j) * wide, -high)
             for i in range(rows) for j, k in _spans(scene.ahead[i])
