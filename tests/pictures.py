@@ -45,7 +45,7 @@ from workbook.tools.planning import Plan
 from workbook.tools.planning.show import Links, Planned
 from workbook.tools.published import TABLES
 from workbook.tools.sweep import plot as sweep
-from workbook.tools.windows.moves import Lost, Move, Moves
+from workbook.tools.windows import Lost, Move, Moves
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = ["-0.0321", "1.23e-05", "12345.6", "-1e+08"]

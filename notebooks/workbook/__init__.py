@@ -16,7 +16,7 @@ TOOLS: dict[str, str] = {
 METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
     "histogram": "histogram.show:histogram",
     "late": "late.face:late",
-    "moves": "windows.face:moves",
+    "moves": "windows:moves",
     "race": "race.measure:race",
     "script": "script.face:script",
     "sheet": "sheet.face:sheet",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import CellError, LabError
-from workbook.tools.late.lateness import Lateness, statements
-from workbook.tools.late.show import Late
+from workbook.tools.late.face import statements
+from workbook.tools.late.show import Late, Lateness
 
 EVERYONE = ["dist.barrier()", "dist.all_reduce(x)", "dist.all_gather(parts, part)", "dist.all_to_all_single(y, x)"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit import LabError
-from workbook.tools.windows.moves import Moves
+from workbook.tools.windows import Moves
 
 
 def rank(now, *moves, size=None, handed=0, made=None):
@@ -52,7 +52,7 @@ def test_the_first_part_shows_the_windows_before_anything_was_written():
 def test_a_tile_has_the_colours_of_all_whose_numbers_are_in_it():
     moves = Moves(PUT_ADD_GET)
     moves_left = moves._at_first()
-    from workbook.tools.windows.moves import _apply
+    from workbook.tools.windows import _apply
 
     for move in moves.all:
         _apply(moves_left, move)

@@ -70,10 +70,10 @@ def play(
             "or an algorithm with fewer steps."
         )
     run = _Run(program, fabric, np.asarray(where), n, np.asarray(ready, float), nbytes, copies)
-    run.post(np.arange(len(run.now)))
-    while run.pending:
+    run.begin()
+    while any(run.near) or any(run.far):
         run.window()
-    return run.played()
+    return Played(run.now, len(run.by), run.chain)
 
 
 class _Run:
@@ -111,11 +111,6 @@ class _Run:
         self.horizon = -inf
         self.lookahead = float(self.latency.min()) if len(self.to) else inf
         self.direct = fabric.nics == fabric.gpus  # no other rank uses the first link: its order is that of the posts
-
-    @property
-    def pending(self) -> bool:
-        """Tell whether a message is still under way."""
-        return any(self.near) or any(self.far)
 
     def window(self) -> None:
         """Handle all events that nothing still to come can precede."""
@@ -229,8 +224,9 @@ class _Run:
             self._send(ranks[row], step[row, k] + 1, now[row, k + 1], why[row, k + 1])
             ranks = ranks[passed == AHEAD]
 
-    def post(self, ranks: Numbers) -> None:
-        """Let ranks begin."""
+    def begin(self) -> None:
+        """Let all ranks post what they send first."""
+        ranks = np.arange(len(self.now))
         if self.steps:
             self._send(ranks, self.at[ranks], self.now[ranks], self.why[ranks])
             self.advance(ranks)
@@ -249,10 +245,6 @@ class _Run:
             self.serve(0, times, ids)
         else:
             self.put(0, times, ids)
-
-    def played(self) -> Played:
-        """Return how it ended."""
-        return Played(self.now, len(self.by), self.chain)
 
     def chain(self, rank: int) -> Chain:
         """Follow the message that a rank received last, the one that its sender received last before it, and so on."""

@@ -11,8 +11,7 @@ from labkit.faces import arguments
 from labkit.floor.errors import LabError
 from labkit.theory.cells import makes_group
 from labkit.theory.record import read
-from workbook.tools.late.lateness import Lateness, statements, states
-from workbook.tools.late.show import Late
+from workbook.tools.late.show import Late, Lateness, states
 
 SECONDS = 0.25  # that the rank comes late: far more than ranks differ by themselves, also on a busy machine
 COME = "__import__('workbook.tools.rank.late', fromlist=['come']).come({late}, {seconds})"
@@ -61,3 +60,24 @@ def _behind(come: str, line: int, source: str) -> str:
     except SyntaxError:
         return f"{come}\n{source}"
     return f"{come}; {source}"
+
+
+def statements(code: str) -> list[tuple[int, str]]:
+    """Split code into statements, each with its line; code that is no Python is one, so that a rank raises its error.
+
+    >>> statements("a = 1\\nif a:\\n    b = 2")
+    [(1, 'a = 1'), (2, 'if a:\\n    b = 2')]
+    """
+    try:
+        nodes = ast.parse(code).body
+    except SyntaxError:
+        return [(1, code)]
+    lines = code.splitlines()
+    spans: list[tuple[int, int]] = []
+    for node in nodes:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        if spans and first <= spans[-1][1]:  # behind a semicolon
+            spans[-1] = (spans[-1][0], node.end_lineno or first)
+        else:
+            spans.append((first, node.end_lineno or first))
+    return [(first, "\n".join(lines[first - 1 : last])) for first, last in spans]

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from labkit.floor.words import ranks
 from labkit.show.picture import Picture
+from labkit.theory.record import Record
 from workbook.tools.late import plot
-from workbook.tools.late.lateness import Lateness
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """One statement: `states[r]` is "late", "waits", "goes on", or "" where rank r has no part in it."""
+
+    call: str
+    states: tuple[str, ...]
 
 
 class Late(Picture):
@@ -53,3 +62,24 @@ class Late(Picture):
 
 def _columns(words: Iterable[str]) -> str:
     return "".join(f"{w:<9}" for w in words)
+
+
+def states(record: Record, late: int) -> tuple[str, ...]:
+    """Return for each rank whether it was still in the call when the late rank came to it, or had left.
+
+    Where only the process group noted the call, its end is unknown: then the statement's end counts.
+    """
+    came = min((op.entered for op in record.ops[late]), default=None)
+    found = []
+    for r, mine in enumerate(record.ops):
+        over = record.logs[r].ended
+        ends = [over if op.witnessed else op.left if op.ended is None else op.ended for op in mine]
+        if not mine:
+            found.append("")
+        elif r == late:
+            found.append("late")
+        elif came is not None and any(end is None or end >= came for end in ends):
+            found.append("waits")
+        else:
+            found.append("goes on")
+    return tuple(found)

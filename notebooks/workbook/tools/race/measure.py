@@ -36,21 +36,17 @@ def race(
     """
     console: Console = lab._console
     engines = console.engines
-    codes, sizes = _checked(console, contestants, sizes, repeat, dtype)
-    race = Race([REFERENCE, *codes], sizes, engines.n, where(engines, range(engines.n)), dtype)
+    names, sizes = _checked(console, contestants, sizes, repeat, dtype)
+    race = Race(names, sizes, engines.n, where(engines, range(engines.n)), dtype)
     here = {m.host for m in engines.members} == {os.uname().nodename}
     shares = [len(range(i, repeat, PASSES)) for i in range(min(PASSES, repeat))]
     bar = Bar("race", len(shares) * len(sizes))
     calls: dict[tuple[str, int], int] = {}
 
-    def takes_part(name: str, size: int) -> bool:
-        lap = race.laps.get((name, size))
-        return name not in race.out and not (lap and lap.why)
-
     try:
         with _mpi(race, here) as others:
-            console.call("workbook.tools.rank.race.enter", race_codes := [REFERENCE, *codes], COPY)
-            for name in race_codes:
+            console.call("workbook.tools.rank.race.enter", names, COPY)
+            for name in names:
                 bar.show(0, f"{name}, other dtypes and odd lengths")
                 with _named(race, name):
                     if why := console.call("workbook.tools.rank.race.odd", name, limit=RACE_TURN)[0]:
@@ -60,7 +56,8 @@ def race(
                 for j, size in enumerate(sizes):
                     at = (i + j) % len(everyone)  # the one that goes first changes
                     for name in everyone[at:] + everyone[:at]:
-                        if not takes_part(name, size):
+                        lap = race.laps.get((name, size))
+                        if name in race.out or (lap and lap.why):
                             continue
                         bar.show(i * len(sizes) + j, f"{nbytes(size)}, {name}")
                         if name == MPI:
@@ -125,7 +122,7 @@ def _turn_of_mpi(race: Race, others: mpi.Mpi, size: int, share: int, calls: dict
 def _checked(
     console: Console, codes: Sequence[str], sizes: Sequence[int] | None, repeat: int, dtype: str
 ) -> tuple[list[str], list[int]]:
-    """Return the contestants as expressions of x, and the sizes in order. Raises `LabError` for what cannot race."""
+    """Return the contestants, the reference first, and the sizes in order. Raises `LabError` for what cannot race."""
     if console.engines.members[0].device.startswith("cuda"):
         raise LabError(
             "The race is for CPU ranks: shared memory is not a GPU's. Start them with start(backend='gloo')."
@@ -152,5 +149,4 @@ def _checked(
             raise LabError(
                 f'{code!r} is no expression of x. Write what you would call: lab.race("ring_all_reduce(x)").'
             )
-    once = [code for code in dict.fromkeys(expressions) if code != REFERENCE]
-    return once, sorted({s // DTYPES[dtype] * DTYPES[dtype] for s in wanted})
+    return list(dict.fromkeys([REFERENCE, *expressions])), sorted({s // DTYPES[dtype] * DTYPES[dtype] for s in wanted})

@@ -106,26 +106,14 @@ def _map(ax: Axes, scene: Scene) -> None:
     write(ax, LEFTS[1], TOP - 0.4, f"{who}, by size and ranks (powers of two)", 8.5, align="left")
     rows, columns = scene.map.shape
     high, wide = (BOTTOM - TOP) / rows, WIDTH / columns
-    stripes: dict[int, list[Path]] = {}
     for i in range(rows):
-        bottom, start = BOTTOM - i * high, 0
-        for j in range(1, columns + 1):
-            if j == columns or scene.map[i][j] != scene.map[i][start]:
-                left, right = LEFTS[1] + start * wide, LEFTS[1] + j * wide
-                box = _box(left, bottom, right - left, -high)
-                stripes.setdefault(int(scene.map[i][start]), []).append(box)
-                start = j
         if i % 2 == 0 or rows < 9:
-            write(ax, LEFTS[1] - 0.15, bottom - high / 2, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
-    for which, paths in stripes.items():
-        whole, paint = Path.make_compound_path(*paths), color(which)
-        ax.add_artist(PathPatch(whole, facecolor=paint, edgecolor=paint, linewidth=0.4))
+            write(ax, LEFTS[1] - 0.15, BOTTOM - (i + 0.5) * high, f"{scene.ranks[i]:,}", 7.5, FAINT, "right")
+    for which in dict.fromkeys(scene.map.ravel().tolist()):
+        paint = color(which)
+        ax.add_artist(PathPatch(_stripes(scene.map == which), facecolor=paint, edgecolor=paint, linewidth=0.4))
     if scene.ahead is not None and scene.hatched:
-        found = [
-            _box(LEFTS[1] + j * wide, BOTTOM - i * high, (k - j) * wide, -high)
-            for i in range(rows) for j, k in _spans(scene.ahead[i])
-        ]  # fmt: skip
-        ax.add_artist(_hatched(Path.make_compound_path(*found)))
+        ax.add_artist(_hatched(_stripes(scene.ahead)))
     for which in np.unique(scene.map):
         for i, j in _middles(scene.map == which):
             badge(ax, LEFTS[1] + (j + 0.5) * wide, BOTTOM - (i + 0.5) * high, int(which))
@@ -145,10 +133,15 @@ def _box(x: float, y: float, wide: float, high: float) -> Path:
     return Path([(x, y), (x + wide, y), (x + wide, y + high), (x, y + high), (x, y)], closed=True)
 
 
-def _spans(row: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return from where to where a row is true."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], row, [False]])))
-    return [(int(j), int(k)) for j, k in zip(edges[::2], edges[1::2], strict=True)]
+def _stripes(region: npt.NDArray[np.bool_]) -> Path:
+    """Return a box for each run of cells in a row that are true."""
+    high, wide = (BOTTOM - TOP) / region.shape[0], WIDTH / region.shape[1]
+    boxes = []
+    for i, row in enumerate(region):
+        edges = np.flatnonzero(np.diff(row, prepend=False, append=False))
+        for j, k in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            boxes.append(_box(LEFTS[1] + j * wide, BOTTOM - i * high, (k - j) * wide, -high))
+    return Path.make_compound_path(*boxes)
 
 
 def _hatched(path: Path) -> PathPatch:

@@ -1,7 +1,7 @@
-"""What `lab.moves` shows: the puts, accumulates and gets of the last cell, drawn from memory to memory.
+"""`lab.moves`: the puts, accumulates and gets of the last cell, drawn from memory to memory.
 
 An arrow says: these numbers were copied, into a window or out of one. An update is lost where two ranks read the same
-number, and the later write overwrites the earlier one. No torch, no cluster.
+number, and the later write overwrites the earlier one. No torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from labkit.faces import arguments
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, ranks, seconds, spans
 from labkit.plot import steps as plot
@@ -22,6 +23,24 @@ SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
 VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}
 MOST = 24  # moves that are drawn and told one by one
 Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
+
+
+def moves(lab: Any, window: str) -> Moves:
+    """Draw what the last cell put into the ranks' windows, added to them and got from them, and who took part.
+
+    >>> lab.moves("window")           # %%px: window = open_window(4)
+    >>> lab.moves("window").lost()    # an update that two ranks made of the same number
+
+    Raises `LabError` where a rank has no such window.
+    """
+    arguments.text('lab.moves("window")', window)
+    told = lab._console.call("labkit.rank.agent.pull", f"{window}.told()")
+    if lack := {r: error for r, (error, _) in enumerate(told) if error}:
+        raise LabError(
+            f"{ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
+            "In a %%px cell: from workbook.tools.rank.window import open_window; window = open_window(4)."
+        )
+    return Moves([value for _, value in told])
 
 
 @dataclass(frozen=True)
