@@ -40,7 +40,6 @@ from workbook.tools.histogram.show import Histogram
 from workbook.tools.late import plot as late
 from workbook.tools.painter import placements
 from workbook.tools.painter.show import Run
-from workbook.tools.pipeline.show import of_schedule
 from workbook.tools.planning import Plan
 from workbook.tools.planning.show import Links, Planned
 from workbook.tools.published import TABLES
@@ -368,7 +367,7 @@ def _makers() -> dict[str, Callable[[], bytes]]:
         makers[f"lost {n}"] = lambda n=n: raced(n).svg
     for n, micro in ((2, 2), (4, 8), (8, 16), (4, 64)):
         for schedule in (plan(n, micro) for plan in pipeline.SCHEDULES.values()):
-            makers[f"gantt {n} {micro} {schedule.name}"] = lambda s=schedule: of_schedule(s).svg
+            makers[f"gantt {n} {micro} {schedule.name}"] = lambda s=schedule: s.drawn().svg
     for mesh, x, w, shape in PAINTED:
         name = f"painting {mesh} {x} {w}"
         makers[name] = lambda mesh=mesh, x=x, w=w, s=shape: Painter(mesh, x=x, w=w, shape=s).painting.svg

@@ -12,7 +12,6 @@ from labkit.show.gantt import of_record
 from labkit.show.timeline import Timeline
 from labkit.theory.log import Log, Op, Span
 from workbook.tools import pipeline
-from workbook.tools.pipeline.show import of_schedule
 
 
 def send(rank: int, entered: float, left: float, kind: str = "recv") -> Op:
@@ -85,14 +84,14 @@ def test_a_schedule_is_drawn_as_it_would_run(name):
 
 
 def test_the_picture_tells_passes_apart_by_hatching_and_ranks_by_colour():
-    picture = of_schedule(pipeline.zero_bubble(4, 8)).svg.decode()
+    picture = pipeline.zero_bubble(4, 8).drawn().svg.decode()
     assert len(set(re.findall(r'<pattern id="(\w+)"', picture))) == 2, "backward, and the weights' half"
     filled = re.findall(r"fill:(#[0-9a-f]{6})", picture.lower())
     assert {colour.lower() for colour in RANKS[:4]} == set(filled), "the ranks' chips, and nothing else"
     for words in ("forward pass", "backward pass", "gradients of the weights", "nothing is computed"):
         assert f">{words}<" in picture
     assert "second chunk" not in picture
-    assert "second chunk" in of_schedule(pipeline.interleaved(4, 8)).svg.decode()
+    assert "second chunk" in pipeline.interleaved(4, 8).drawn().svg.decode()
 
 
 def test_the_picture_says_in_words_what_it_shows():

@@ -47,10 +47,7 @@ class Mpi:
         reads, self._orders = [r for r, _ in pipes], [w for _, w in pipes]
         try:
             self._popen = subprocess.Popen(
-                [
-                    *(*launcher(n), sys.executable, "-m", "workbook.tools.rank.mpi"),
-                    ",".join(map(str, reads)),
-                ],
+                [*launcher(n), sys.executable, "-m", "workbook.tools.rank.mpi", ",".join(map(str, reads))],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -59,7 +59,7 @@ def ring(ready: Numbers, latency: Numbers, takes: Numbers, rounds: int) -> Chain
     [20.0, 21.0, 22.0, 23.0]
     """
     n, period = len(ready), len(latency)
-    if n == 1 or not rounds:
+    if n == 1:
         return Chained(ready.copy(), np.zeros(n, int))
     finish, hops, ranks = ready.copy(), np.zeros(n, int), np.arange(n)
     slowest, passed = np.zeros(n), np.zeros(n)

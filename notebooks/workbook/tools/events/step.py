@@ -73,9 +73,7 @@ class _Leg:
     events: int = 0
 
 
-def all_reduce(
-    way: str, fabric: Fabric, n: int, nbytes: float, ready: Numbers | None = None, computing: float | None = None
-) -> Step:
+def all_reduce(way: str, fabric: Fabric, n: int, nbytes: float, ready: Numbers | None = None) -> Step:
     """Simulate an all-reduce of S bytes on n ranks, rank r beginning at `ready[r]` seconds (default: all at 0).
 
     >>> from workbook.tools.events import H100S
@@ -86,8 +84,8 @@ def all_reduce(
     Ways: "ring", "halving-doubling", "double tree", "Bruck", "PAT", and "hierarchical, …" with each of them between
     the hosts: a reduce-scatter round a ring in each host, an all-reduce of a part on each rail, an all-gather round a
     ring in each host. A flat ring is one for each NIC of a host, with an equal part of S and of NVLink; it enters and
-    leaves each host by that NIC. Of `ready`, `computing` seconds (default: the mean) count as computing, the rest up to
-    where the longest chain begins as waiting for the slowest.
+    leaves each host by that NIC. The mean of `ready` counts as computing, the rest up to where the longest chain begins
+    as waiting for the slowest.
     """
     if way not in WAYS:
         raise LabError(f"{way!r} is no all-reduce here. Choose one of: {', '.join(WAYS)}.")
@@ -107,8 +105,7 @@ def all_reduce(
         at, spent = leg.back(at)
         for part, seconds in spent.items():
             parts[part] += seconds
-    mean = float(begins.mean()) if computing is None else computing
-    parts["computing"] = min(mean, float(begins[at]))
+    parts["computing"] = min(float(begins.mean()), float(begins[at]))
     parts["waiting for the slowest"] = float(begins[at]) - parts["computing"]
     return Step(way, float(finish.max()), parts, n, finish, sum(leg.events for leg in legs))
 

@@ -157,14 +157,14 @@ JOBS = {
 }
 
 
-def small(width: int = 128, hosts: int = 2, gpus: int = 4, rows: int = 192) -> Job:
-    """Return the transformer that the workbook's own ranks train, as if they were the GPUs of so many hosts.
+def small(gpus: int = 4) -> Job:
+    """Return the transformer that the workbook's own ranks train, as if they were the GPUs of two hosts.
 
     float32, no dropout, embeddings and output on every rank of the first and the last stage.
     """
-    cluster = H100.but(name="ranks here", gpus_per_node=gpus // hosts)
+    cluster = H100.but(name="ranks here", gpus_per_node=gpus // 2)
     return Job(
-        "small", Model(4, width), heads=4, tokens=8, rows=rows, gpus=gpus, cluster=cluster, recipe=FLOAT32,
+        "small", Model(4, 128), heads=4, tokens=8, rows=192, gpus=gpus, cluster=cluster, recipe=FLOAT32,
         dropout=False, cut_ends=False,
     )  # fmt: skip
 

@@ -291,18 +291,18 @@ class Alone:
     network: float
 
 
-def alone(job: Job, gpus: int = 8, chosen: int = 2) -> list[Alone]:
+def alone(job: Job, gpus: int = 8) -> list[Alone]:
     """Price each parallelism by itself over so many GPUs, with their share of the batch; memory is not looked at.
 
-    Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to `chosen` of them:
+    Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to two of them:
     an all-to-all there and one back in the forward pass of each layer, and two in the backward pass, each with
-    chosen · (gpus - 1) / gpus of the numbers of a GPU's tokens (lesson 13c).
+    2 (gpus - 1) / gpus of the numbers of a GPU's tokens (lesson 13c).
     """
     part = job.but(gpus=gpus, rows=max(gpus, job.rows * gpus // job.gpus))
     meshes = {"tensor": Plan(tensor=gpus, micro=part.rows), "data": Plan(data=gpus), "pipe": Plan(pipe=gpus, micro=8)}
     sent = {way: Price(part, plan).flows[way].sent for way, plan in meshes.items()}
     tokens = part.rows / gpus * job.tokens
-    numbers = chosen * tokens * job.model.width * (gpus - 1) / gpus
+    numbers = 2 * tokens * job.model.width * (gpus - 1) / gpus
     sent["expert"] = 4 * job.model.layers * numbers * job.recipe.weights
     cluster = job.cluster
     own = cluster.network / cluster.gpus_per_node

@@ -40,9 +40,7 @@ def renumbered(steps: Iterable[Step], places: Sequence[int]) -> tuple[Step, ...]
     return tuple(tuple(Send(places[s.src], places[s.dst], s.chunks, s.reduce) for s in each) for each in steps)
 
 
-def gathering(
-    name: str, op: str, n: int, chunks: int, gather: Callable[[bool], tuple[Step, ...]], root: int = 0
-) -> Schedule:
+def gathering(name: str, op: str, n: int, chunks: int, gather: Callable[[bool], tuple[Step, ...]]) -> Schedule:
     """Make an all-gather, the reduce-scatter that it is backwards, or the all-reduce that both are.
 
     `gather(True)` is the all-gather, `gather(False)` one that runs the other way round, for what is then turned.
@@ -53,7 +51,7 @@ def gathering(
         steps += backwards(gather(False))
     if op != "reduce_scatter":
         steps += gather(True)
-    return Schedule(name, op, n, chunks, filled(steps), root)
+    return Schedule(name, op, n, chunks, filled(steps))
 
 
 def check(name: str, op: str, ops: Sequence[str], n: int, root: int = 0) -> None:

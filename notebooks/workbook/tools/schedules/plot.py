@@ -48,51 +48,42 @@ class Panel:
     arrows: Sequence[tuple[int, int, str]] = ()
 
 
-@dataclass(frozen=True)
-class Picture:
-    """All panels of a schedule, the parents in its trees if it has some, and words above and below.
+def draw(
+    title: str, n: int, panels: Sequence[Panel], trees: Sequence[Sequence[int]], notes: Sequence[str],
+    switches: Sequence[str],
+) -> Axes:  # fmt: skip
+    """Draw the steps of a schedule below its title and the parents in its trees, if it has some, above its notes.
 
-    `n` rows, the last of which are the `switches`, by their names.
+    There are `n` rows, the last of which are the `switches`, by their names.
     """
-
-    title: str
-    n: int
-    panels: Sequence[Panel]
-    trees: Sequence[Sequence[int]] = ()
-    notes: Sequence[str] = ()
-    switches: Sequence[str] = ()
-
-
-def draw(picture: Picture) -> Axes:
-    """Draw the picture, y downwards."""
-    rows = _lines(picture)
-    wide = [LEFT + sum(_widths(panel)[1] for panel in panels) + EDGE for panels in rows]
-    trees_wide = 2 * EDGE + sum(_tree_wide(parent) for parent in picture.trees)
-    width = max(12.0, *wide, trees_wide, 2 * EDGE + extent(picture.title, 9.5, bold=True))
-    y, high = _top(picture), HEAD + picture.n * ROW + 0.15
-    ax = sheet(width, y + high * len(rows) + LINE * len(picture.notes) + FOOT)
+    rows = _lines(panels)
+    wide = [LEFT + sum(_widths(panel)[1] for panel in row) + EDGE for row in rows]
+    trees_wide = 2 * EDGE + sum(_tree_wide(parent) for parent in trees)
+    width = max(12.0, *wide, trees_wide, 2 * EDGE + extent(title, 9.5, bold=True))
+    y, high = _top(trees), HEAD + n * ROW + 0.15
+    ax = sheet(width, y + high * len(rows) + LINE * len(notes) + FOOT)
     pen = Pen(ax)
-    pen.text(EDGE, 0.45, picture.title, 9.5, INK, "left", bold=True)
+    pen.text(EDGE, 0.45, title, 9.5, INK, "left", bold=True)
     x = EDGE
-    for k, parent in enumerate(picture.trees):
+    for k, parent in enumerate(trees):
         _tree(ax, pen, parent, x, 0.95, f"tree {k + 1}, half {k + 1} of the buffer")
         x += _tree_wide(parent)
     outlines: dict[str, list[Path]] = {name: [] for name in OUTLINES}
-    for panels in rows:
+    for row in rows:
         x = LEFT
-        for r in range(picture.n):
+        for r in range(n):
             middle = y + HEAD + (r + 0.5) * ROW
-            switch = r - picture.n + len(picture.switches)
+            switch = r - n + len(switches)
             if switch < 0:
                 chip(ax, EDGE + 0.15, middle, r)
             else:
                 ax.add_artist(Rectangle((EDGE, middle - 0.15), 0.3, 0.3, facecolor=GREY, edgecolor=INK, linewidth=0.5))
-            name = f"rank {r}" if switch < 0 else picture.switches[switch]
+            name = f"rank {r}" if switch < 0 else switches[switch]
             pen.text(EDGE + 0.42, middle, name, 8, INK, "left")
-        for panel in panels:
-            x = _panel(pen, panel, x, y, outlines, picture.n - len(picture.switches))
+        for panel in row:
+            x = _panel(pen, panel, x, y, outlines, n - len(switches))
         y += high
-    for note in picture.notes:
+    for note in notes:
         pen.text(EDGE, y + 0.1, note, 7.5, FAINT, "left")
         y += LINE
     pen.finish()
@@ -172,14 +163,13 @@ def _tree_wide(parent: Sequence[int]) -> float:
     return max(len(parent) * STRIDE, 4.2) + 0.9
 
 
-def _top(picture: Picture) -> float:
-    deepest = max((int(depths_and_heights(parent)[0].max()) for parent in picture.trees), default=-1)
+def _top(trees: Sequence[Sequence[int]]) -> float:
+    deepest = max((int(depths_and_heights(parent)[0].max()) for parent in trees), default=-1)
     return 0.75 if deepest < 0 else 2.2 + deepest * LEVEL
 
 
-def _lines(picture: Picture) -> list[list[Panel]]:
+def _lines(panels: Sequence[Panel]) -> list[list[Panel]]:
     """Return the panels in rows of at most WIDE units, as even as they can be."""
-    panels = picture.panels
     if not panels:
         return []
     fitting = max(1, int((WIDE - LEFT) / max(_widths(panel)[1] for panel in panels)))

@@ -100,17 +100,6 @@ class Schedule:
         """Return the bytes that each rank receives."""
         return [float(b) for b in self.traffic(nbytes).sum(axis=0)[: self.n]]
 
-    def busiest(self, nbytes: float = 1.0) -> float:
-        """Add up, over the steps, the bytes through the busiest rank in one direction: what β multiplies."""
-        worst = 0
-        for step in self.steps:
-            out, into = ([0] * (self.n + len(self.switches)) for _ in range(2))
-            for send in step:
-                out[send.src] += len(send.chunks)
-                into[send.dst] += len(send.chunks)
-            worst += max((*out[: self.n], *into[: self.n]), default=0)
-        return worst * nbytes / self.chunks
-
     def crossing(self, gpus: int, nbytes: float = 1.0) -> np.ndarray:
         """Return the bytes that leave each node, where every `gpus` ranks in a row are a node."""
         node = np.array([*(r // gpus for r in range(self.n)), *self.switches])

@@ -46,7 +46,7 @@ class Drawn(Picture):
             panels.pop()
         trees = schedules.parents(s.n) if s.name == "double tree" and s.n > 1 else ()
         names = [f"switch {i}" if len(s.switches) > 1 else "switch" for i in range(len(s.switches))]
-        return plot.draw(plot.Picture(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names))
+        return plot.draw(title(s), rows, panels, trees, self._notes(cells, bool(trees)), names)
 
     def _most(self) -> int:
         """Return how many steps are drawn."""

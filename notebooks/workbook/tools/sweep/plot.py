@@ -78,7 +78,8 @@ def draw(curves: Curves) -> Axes:
     line(ax, left, fine, fitted, FITTED, "--")
     _dots(ax, left, sizes, medians)
     _legend(ax, left, 0, "o", MEASURED, "time of a call: median, from min to p90")
-    _legend(ax, left, 1, "--", FITTED, f"fitted: {curves.letters[0]} = {seconds(curves.alpha)}, {_inverse(curves)}")
+    a, b = curves.letters
+    _legend(ax, left, 1, "--", FITTED, f"fitted: {a} = {seconds(curves.alpha)}, {inverse(curves.beta, b)}")
 
     rates = [curves.factor * s / t / 1e9 for s, t in zip(fine, fitted, strict=True)]
     right = panel(ax, LEFTS[1], sizes, [v for v in [*curves.busbw, *curves.copy, *rates] if v > 0], rate)
@@ -170,6 +171,10 @@ def rate(gbs: float) -> str:
     return f"{gbs * 1e6:.3g} kB/s"
 
 
-def _inverse(curves: Curves) -> str:
-    b = curves.letters[1]
-    return f"1/{b} = {rate(1e-9 / curves.beta)}" if curves.beta > 0 else f"{b} = 0"
+def inverse(beta: float, letter: str) -> str:
+    """Say 1 / β in seconds a byte as a bandwidth, by the letter that β has here.
+
+    >>> inverse(1e-9, "b")
+    '1/b = 1 GB/s'
+    """
+    return f"1/{letter} = {rate(1e-9 / beta)}" if beta > 0 else f"{letter} = 0"

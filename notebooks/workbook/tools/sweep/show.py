@@ -15,7 +15,7 @@ from labkit.theory.samples import Timing
 from workbook.tools import timing
 from workbook.tools.sweep import plot
 from workbook.tools.sweep.fit import Fit, fit
-from workbook.tools.sweep.plot import Curves, rate
+from workbook.tools.sweep.plot import Curves, inverse, rate
 
 COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy")
 
@@ -146,9 +146,8 @@ class Sweep(Picture):
         if len(self.rows) > 1:
             line = self.fit
             a, b = self._letters
-            per_byte = f"1/{b} = {rate(line.bandwidth)}" if line.beta else f"{b} = 0"
             notes.append(
-                f"Fitted T = {a} + {b} · S: {a} = {seconds(line.alpha)}, {per_byte}; "
+                f"Fitted T = {a} + {b} · S: {a} = {seconds(line.alpha)}, {inverse(line.beta, b)}; "
                 f"off by {100 * line.worst:.0f} % at most."
             )
         if self.op != "barrier":

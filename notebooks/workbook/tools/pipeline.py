@@ -90,10 +90,24 @@ class Schedule:
         return tuple(alive(order) for order in self.orders)
 
     def drawn(self, between: tuple[str, str] | None = None) -> Any:
-        """Return what `labkit.draw` shows."""
-        from workbook.tools.pipeline.show import of_schedule  # matplotlib
+        """Return what `labkit.draw` shows: a Gantt chart, played by arithmetic alone."""
+        from labkit.plot.gantt import Bar  # matplotlib
+        from labkit.show import gantt
 
-        return of_schedule(self)
+        def names(kind: str, micro: int, chunk: int) -> tuple[str, ...]:
+            return gantt.short(kind, f"{micro}{gantt.LETTERS[chunk]}" if self.chunks > 1 else str(micro))
+
+        lanes = [
+            [Bar(NAMES[b.kind], names(b.kind, b.micro, b.chunk), b.start, b.end, b.chunk) for b in mine]
+            for mine in self.played
+        ]
+        kept = ", ".join(f"{pairs / self.chunks:g}" for pairs in self.alive)
+        passes = "and the two halves of a backward pass 1 each" if self.split else "and a backward pass 2"
+        notes = [
+            f"Micro-batches whose activations ranks 0 to {self.ranks - 1} keep at their peaks: {kept}.",
+            f"Computed, not run: a forward pass takes 1, {passes}, and messages take no time.",
+        ]
+        return gantt.Gantt(lanes, f"{self.name}, {self.ranks} ranks, {self.micro} micro-batches", notes)
 
 
 def play(orders: Sequence[Iterable[Sequence[Any]]], units: Mapping[str, float] = UNITS) -> tuple[tuple[Box, ...], ...]:
