@@ -138,10 +138,10 @@ class Price:
         """Return the seconds that each stage communicates along a dimension in a training step."""
         job, plan, cluster = self.job, self.plan, self.job.cluster
         inside, across, out = self._busy[name]
-        far = across > 0
-        moving = np.maximum(inside / (cluster.nvlink * 1e9), np.where(far, out[self.where.host], 0) / _network(job))
+        far, network = across > 0, cluster.network * 1e9
+        moving = np.maximum(inside / (cluster.nvlink * 1e9), np.where(far, out[self.where.host], 0) / network)
         if name == "pipe":  # a message has one NIC, that of its GPU
-            moving = np.maximum(moving, across / (_network(job) / cluster.gpus_per_node))
+            moving = np.maximum(moving, across / (network / cluster.gpus_per_node))
         latency = np.where(far, cluster.network_latency + cluster.nic_latency, cluster.nvlink_latency) * 1e-6
         stage = self.where.at["pipe"]
         slowest = np.zeros((2, plan.pipe))
@@ -256,9 +256,9 @@ def _by_stage(job: Job, plan: Plan) -> dict[str, list[float]]:
     scatters, gathers = _rounds(plan)
     once = passed * plan.micro / (plan.tensor if plan.sequence else 1)
     stages = range(plan.pipe)
-    moved = [job.recipe.gradients * scatters + job.recipe.weights * gathers] * plan.pipe
+    moved = job.recipe.gradients * scatters + job.recipe.weights * gathers
     return {
-        "data": [m * _weights(job, plan, k) * (plan.data - 1) / plan.data for k, m in zip(stages, moved, strict=True)],
+        "data": [moved * _weights(job, plan, k) * (plan.data - 1) / plan.data for k in stages],
         "tensor": [plan.micro * _halves(job, plan, k) * passed * (plan.tensor - 1) / plan.tensor for k in stages],
         "next": [once * (k < plan.pipe - 1) for k in stages],
         "before": [once * (k > 0) for k in stages],
@@ -275,10 +275,6 @@ def _steps(job: Job, plan: Plan) -> dict[str, Array]:
         "tensor": plan.micro * halves * (plan.tensor - 1),
         "pipe": plan.micro * middle,
     }
-
-
-def _network(job: Job) -> float:
-    return job.cluster.network * 1e9
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class Race(Picture):
     # -- how it shows itself --------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        lines = [self._columns, *([nbytes(s), *self._cells(s)] for s in self.sizes)]
+        lines = [["size", *self._shown]]
+        lines += [[nbytes(s), *(self._cell(name, s) for name in self._shown)] for s in self.sizes]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         told = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in lines]
         return "\n".join([self._title, *told, *self._notes])
@@ -89,9 +90,9 @@ class Race(Picture):
             told = escape(_unbroken(self._cell(name, size)))
             return cell(f"<b>{told}</b>" if name == self.fastest(size) else told, "time")
 
-        rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in [*self.names, COPY]]) for s in self.sizes]
+        rows = [row(_unbroken(nbytes(s)), [shown(name, s) for name in self._shown]) for s in self.sizes]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
-        columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in self._columns]
+        columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in ("size", *self._shown)]
         drawn = super()._repr_html_() if self._ratios and len(self.sizes) > 1 else ""
         return drawn + table("race", escape(self._title), columns, rows) + notes
 
@@ -112,21 +113,18 @@ class Race(Picture):
         return f"A race of all-reduces, {self.dtype}: {self.where}"
 
     @property
-    def _columns(self) -> list[str]:
-        return ["size", *self.names, COPY]
+    def _shown(self) -> list[str]:
+        return [*self.names, COPY]
 
     @property
     def _ratios(self) -> dict[str, dict[int, float]]:
         """The ratios that are drawn: of all contestants but the reference."""
         ratios = {
             name: {s: ratio for s in self.sizes if (ratio := self.ratio(name, s)) is not None}
-            for name in [*self.names, COPY]
+            for name in self._shown
             if name != REFERENCE
         }
         return {name: mine for name, mine in ratios.items() if mine}
-
-    def _cells(self, size: int) -> list[str]:
-        return [self._cell(name, size) for name in [*self.names, COPY]]
 
     def _cell(self, name: str, size: int) -> str:
         time = self.median(name, size)

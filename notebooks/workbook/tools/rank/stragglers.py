@@ -55,7 +55,8 @@ def run(name: str, steps: int = 12) -> dict[str, list[float]]:
         with span("forward, backward"):
             model.zero_grad()
             tiny.loss(model, (inputs, targets)).backward()
-            _until(loaded + A_ROW * len(targets) * _throttled(name, rank, n, step, steps))
+            due = loaded + A_ROW * len(targets) * _throttled(name, rank, n, step, steps)
+            time.sleep(max(0.0, due - time.perf_counter()))
         computed = time.perf_counter()
         dist.barrier()
         met = time.perf_counter()
@@ -85,11 +86,6 @@ def _shares(name: str, rows: int, n: int) -> list[int]:
 def _throttled(name: str, rank: int, n: int, step: int, steps: int) -> float:
     """Return the factor by which a device is too slow: one gets hot after a while and clocks down."""
     return 3.0 if (name, rank) == ("D", max(0, n - 2)) and step >= max(1, steps // 3) else 1.0
-
-
-def _until(moment: float) -> None:
-    """Wait until then."""
-    time.sleep(max(0.0, moment - time.perf_counter()))
 
 
 def _ring(flat: torch.Tensor, pause: float) -> float:
