@@ -98,7 +98,7 @@ def double_tree(n: int) -> Program:
 
 
 BUILDERS: dict[str, Callable[[int], Program]] = {
-    "ring": ring, "Bruck": bruck, "PAT": pat, "halving-doubling": halving_doubling, "double tree": double_tree,
+    "ring": ring, "halving-doubling": halving_doubling, "double tree": double_tree, "Bruck": bruck, "PAT": pat,
 }  # fmt: skip
 
 

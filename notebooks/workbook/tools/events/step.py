@@ -25,9 +25,8 @@ from workbook.tools.events import chain, engine
 from workbook.tools.events.fabric import Fabric, Numbers
 from workbook.tools.events.program import BUILDERS, Program
 
-FLAT = ("ring", "halving-doubling", "double tree", "Bruck", "PAT")
 PARTS = ("computing", "waiting for the slowest", "latency", "bytes inside hosts", "bytes between hosts", "queues")
-WAYS = (*FLAT, *(f"hierarchical, {name}" for name in FLAT))
+WAYS = (*BUILDERS, *(f"hierarchical, {name}" for name in BUILDERS))
 
 
 @dataclass(frozen=True)

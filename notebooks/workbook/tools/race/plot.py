@@ -35,7 +35,7 @@ def draw(title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) 
     write(ax, 0.5, 0.62, title, 10, align="left")
     values = [v for mine in ratios.values() for v in mine.values()]
     sizes = sorted({s for mine in ratios.values() for s in mine})
-    grid = panel(ax, LEFT, sizes, [0.5, 2.0, *values], _times, WIDTH)
+    grid = panel(ax, LEFT, sizes, [0.5, 2.0, *values], "{:g} ×".format, WIDTH)
     even = grid.y(1.0)
     ax.plot([LEFT, LEFT + WIDTH], [even, even], color=INK, linewidth=1.2, zorder=1)
     even_is = f"{reference} is 1 ×, higher is faster"
@@ -54,15 +54,6 @@ def draw(title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) 
         for size, value in mine.items():
             _mark(ax, grid.x(size), grid.y(value), shape, paint)
     return ax
-
-
-def _times(value: float) -> str:
-    """Return a ratio in words.
-
-    >>> _times(10.0), _times(0.5)
-    ('10 ×', '0.5 ×')
-    """
-    return f"{value:g} ×"
 
 
 def _mark(ax: Axes, x: float, y: float, shape: str, paint: str) -> None:
