@@ -15,7 +15,6 @@ cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from labkit.floor.errors import LabError
@@ -90,18 +89,6 @@ class Mesh:
         return " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "one rank"
 
 
-def meshes(ranks: int, layers: int, per_node: int = 0) -> Iterator[Mesh]:
-    """Yield every mesh of so many ranks whose stages have equally many layers, and whose layers stay within a node.
-
-    >>> list(meshes(4, layers=4, per_node=2))
-    [data 4, data 2 x pipe 2, pipe 4, data 2 x tensor 2, tensor 2 x pipe 2]
-    """
-    for tensor in divisors(ranks):
-        for pipe in divisors(ranks // tensor):
-            if layers % pipe == 0 and tensor <= (per_node or ranks):
-                yield Mesh(ranks // tensor // pipe, tensor, pipe)
-
-
 def parameters(model: Model, mesh: Mesh, stage: int = 0, cut_ends: bool = False) -> float:
     """Count the weights that a rank of this stage holds; the layers' norms and two of their biases are on every rank.
 
@@ -165,8 +152,3 @@ def sent(model: Model, mesh: Mesh, tokens: float, stage: int = 0, recipe: Recipe
         "tensor": model.layers / mesh.pipe * REDUCED * all_reduced(passed, mesh.tensor),
         "pipe": neighbours * passed,
     }
-
-
-def divisors(number: int) -> list[int]:
-    """Return what divides a number, from 1 up."""
-    return [k for k in range(1, number + 1) if number % k == 0]

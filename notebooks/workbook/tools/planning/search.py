@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from workbook.tools.plan import divisors
 from workbook.tools.planning.job import ORDERS, Job, Plan, impossible
 from workbook.tools.planning.price import Price
 
 
 def plans(job: Job) -> Iterator[Plan]:
     """Yield every plan that can be laid out, in the first order; ZeRO only with copies, sequence only with tensor."""
-    for tensor in divisors(job.gpus):
-        for pipe in divisors(job.gpus // tensor):
+    for tensor in _divisors(job.gpus):
+        for pipe in _divisors(job.gpus // tensor):
             data = job.gpus // tensor // pipe
-            for micro in divisors(job.rows // data) if job.rows % data == 0 else []:
+            for micro in _divisors(job.rows // data) if job.rows % data == 0 else []:
                 plan = Plan(data, tensor, pipe, micro)
                 if impossible(job, plan):
                     continue
@@ -49,3 +48,8 @@ def best(job: Job) -> Price | None:
 def in_best_order(job: Job, plan: Plan) -> Price:
     """Price the plan with its dimensions in the order that takes the least time."""
     return min((Price(job, its) for its in orders(plan)), key=lambda price: price.total)
+
+
+def _divisors(number: int) -> list[int]:
+    """Return what divides a number, from 1 up."""
+    return [k for k in range(1, number + 1) if number % k == 0]
