@@ -49,10 +49,7 @@ def test_in_place_kept_inputs_options_and_no_argument(lab):
         return [replace(case, options={"root": i % n}) for i, case in enumerate(inputs.vectors(n))]
 
     assert checked(lab, code, means=collectives.broadcast, inputs=rooted).ok
-
-    def nothing(n):
-        return [Case([()] * n)]
-
+    nothing = inputs.options("", ("no argument",))
     assert checked(lab, "def f():\n    return rank", means=lambda xs: list(range(len(xs))), inputs=nothing).ok
 
 

@@ -1,4 +1,4 @@
-"""Asks NCCL and the driver of this machine, where there is an NVIDIA GPU; else quotes what was recorded on one.
+"""Ask NCCL and the driver of this machine, where there is an NVIDIA GPU; else quote what was recorded on one.
 
 A trial is one all-reduce under several NCCL_ALGO and NCCL_PROTO, in processes of its own. With fewer GPUs than ranks
 several share one (`labkit.theory.gpu_sharing`). So it ran with 2 ranks on one H200 (NCCL 2.28.9): Ring, Tree, LL and

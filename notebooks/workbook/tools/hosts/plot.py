@@ -34,17 +34,12 @@ class Picture:
     panels: Sequence[Panel]
 
 
-def axes(picture: Picture) -> Axes:
-    """Axes that are large enough."""
+def draw(picture: Picture) -> Axes:
+    """Draw the panels side by side below the title, as many in a row as fit."""
     across, rows = _grid(picture)
     wide = LEFT + across * (_wide(picture) + APART)
-    return sheet(max(wide, 2 * LEFT + extent(picture.title, 9.5, bold=True)), 0.8 + rows * _tall(picture))
-
-
-def draw(ax: Axes, picture: Picture) -> Axes:
-    """Draw on axes as `axes` makes them, y downwards."""
+    ax = sheet(max(wide, 2 * LEFT + extent(picture.title, 9.5, bold=True)), 0.8 + rows * _tall(picture))
     write(ax, LEFT, 0.45, picture.title, 9.5, INK, "left", bold=True)
-    across, _ = _grid(picture)
     for i, panel in enumerate(picture.panels):
         left = LEFT + (i % across) * (_wide(picture) + APART)
         _panel(ax, picture, panel, left, 0.8 + (i // across) * _tall(picture))

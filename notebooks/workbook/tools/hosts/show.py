@@ -43,5 +43,4 @@ class OnHosts(Picture):
         return "\n".join([self.title, *(f"{p.title}, {p.said}" for p in self._panels)])
 
     def _drawn(self) -> Any:
-        picture = plot.Picture(self.title, self.home, self._panels)
-        return plot.draw(plot.axes(picture), picture)
+        return plot.draw(plot.Picture(self.title, self.home, self._panels))

@@ -42,7 +42,7 @@ class Heard:
                 "This log tells no whole ring or tree. Set NCCL_DEBUG_SUBSYS=INIT,GRAPH, and paste all of it."
             )
         picture = plot.Picture(self.title, [self.log.home[r] for r in range(self.log.ranks)], self._panels)
-        return svg.svg(plot.draw(plot.axes(picture), picture))
+        return svg.svg(plot.draw(picture))
 
     @cached_property
     def _panels(self) -> list[plot.Panel]:

@@ -97,9 +97,8 @@ class Price:
     def where(self) -> Places:
         """The places of the ranks."""
         p = self.plan
-        return places(
-            Plan(p.data, p.tensor, p.pipe, order=p.order), self.job.cluster.gpus_per_node
-        )  # nothing else moves a rank
+        layout = Plan(p.data, p.tensor, p.pipe, order=p.order)  # nothing else moves a rank
+        return places(layout, self.job.cluster.gpus_per_node)
 
     @cached_property
     def sent(self) -> dict[str, Array]:
