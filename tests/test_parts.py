@@ -71,7 +71,7 @@ def test_each_turn_runs_a_mistake_of_each_exercise():
         ("notebooks/scripts/ddp_by_hand.py", "tests/live/test_lesson09.py::test_a"),
         ("notebooks/04-everyone.ipynb", "notebooks/04-everyone.ipynb::Cell 3"),
         ("notebooks/workbook/lesson04_questions.py", "notebooks/04-everyone.ipynb::Cell 3"),
-        ("notebooks/workbook/lesson13_orders.py", "tests/live/test_exercises.py::test_the_stub[lesson13-order]"),
+        ("notebooks/workbook/lesson12_orders.py", "tests/live/test_exercises.py::test_the_stub[lesson12-order]"),
         ("notebooks/workbook/capstone_whole.py", "tests/live/test_exercises.py::test_the_stub[lessoncapstone-train]"),
         ("tests/mistakes/lesson02b.py", "tests/live/test_exercises.py::test_the_mistake[lesson02b-ring-slip]"),
         ("conftest.py", "tests/hosts/test_ssh.py::test_a"),

@@ -5,7 +5,7 @@
 Trains for four training steps in several ways and prints a line for each, from rank 0: the losses, how many tokens of
 the last step each rank's experts got, the part of the tokens that was dropped, and the last step's gradients: how large
 they are in one process, or how far off they are from that, the copies' and the experts'. "alone" holds all experts in
-one process, and has the losses and gradients of "spread" and of "capped" with enough places: those of lesson 13c.
+one process, and has the losses and gradients of "spread" and of "capped" with enough places: those of lesson 13d.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 scripts/load_sharded.py
 
 Prints, for each way to load it, the loss of the model and the bytes of weights that each rank holds: the losses of
-lessons 13e and 13f. All ways have the loss of the process that saved it. The files lie in a temporary folder, which
+lessons 13f and 13g. All ways have the loss of the process that saved it. The files lie in a temporary folder, which
 all ranks have to see, and which is removed.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but

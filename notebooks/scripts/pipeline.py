@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 scripts/pipeline.py
 
 Prints the losses of four training steps for each way, and the most micro-batches whose activations rank 0 kept at once:
-those of lessons 13 and 13b. Every way has the losses of one process.
+those of lessons 12 and 12b. Every way has the losses of one process.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but
 loopback listens:

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 scripts/ring_attention.py
 
 Prints a line for each way, from rank 0: the loss of the small transformer on a text of about 1,000 characters, and how
-far the gradient of all its weights is from that of one process. These are the losses of lesson 13d, in float64. The
+far the gradient of all its weights is from that of one process. These are the losses of lesson 13e, in float64. The
 number of ranks has to divide 12, the number of heads.
 
 torchrun's own store listens on all network interfaces. Without it, ranks can meet in a new file, and nothing but

@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 scripts/tensor_parallel.py
 
 Prints, for each way, the losses of three training steps, the largest difference of a gradient from that of one
-process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lesson 12. All ranks
+process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lesson 13. All ranks
 take the same rows. The number of ranks divides 12, the number of heads.
 
     MISTAKES=60 torchrun --nproc-per-node 4 scripts/tensor_parallel.py

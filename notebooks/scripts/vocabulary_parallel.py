@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 scripts/vocabulary_parallel.py
 
-Prints the losses of three training steps for each way: those of lesson 12b. First with tied weights, in one process
+Prints the losses of three training steps for each way: those of lesson 13c. First with tied weights, in one process
 and with both ends cut; then untied, in one process and as DTensors in two layouts. Before that, the loss of a token
 whose vocabulary is padded, and the gradients of both ends, are held against one process.
 

@@ -1,406 +1,416 @@
-"""Exercises of lesson 12 on a linear layer that is cut in two ways: its parts, its backward pass, f and g."""
+"""Exercises of lesson 12, in their places: layers dealt to stages, and a micro-batch's way through a stage."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.promises import Calls, Once
+from labkit.floor.words import count
+from labkit.grading.exercise import ANY, Case, exercise
+from labkit.grading.prediction import SEEN, ask, series
+from labkit.grading.promises import Calls
 from labkit.theory.log import Log
-from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, name_it, rank, recorder, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
 
 
-ONE_ALL_REDUCE: dict[str, Any] = {
-    "promises": (Once(("all_reduce",)),),
-    "least": Least(rounds=lambda n: 1),
-    "counts_memory": False,
-}
+on_stages = partial(exercise, tolerance=1e-5, counts_memory=False)  # forward and back through the stages of a pipeline
 
 
-def both_passes(calls: int, rounds: int = 0) -> dict[str, Any]:
-    """Return what an exercise says of so many calls, where the backward pass does half of the work."""
-    return {"promises": (Calls(calls),), "least": Least(rounds=lambda n: rounds or calls), "counts_memory": False}
-
-
-def teams(n: int, halves: bool = False) -> list[tuple[int, list[int]]]:
-    """Return each rank's place and its team: all ranks, or those with an even and those with an odd rank."""
-    step = 2 if halves else 1
-    return [(r // step, list(range(r % step, n, step))) for r in range(n)]
-
-
-def in_team(halves, *given):
-    """Return the arguments, and this rank's group where there are two teams."""
-    if not halves:
-        return given
-    return *given, my_group([range(0, world_size, 2), range(1, world_size, 2)])
-
-
-def _cut(xs: Sequence[Any], kind: str, halves: bool = False) -> list[Any]:
-    def part(t: np.ndarray, place: int, team: Sequence[int], axis: int = 0) -> np.ndarray:
-        return np.array_split(t, len(team), axis)[place]
-
-    each = zip(xs, teams(len(xs), halves))
-    if kind == "row":
-        return [[part(weight, *where, axis=1), bias] for (weight, bias), where in each]
-    return [[part(weight, *where), part(bias, *where)] for (weight, bias), where in each]
-
-
-def _layers(n: int) -> list[Case]:
-    rng = np.random.default_rng([12, 1, n])
-
-    def case(kind: str, out: int, into: int, about: str, **halves: bool) -> Case:
-        weight = (10 * np.arange(1, out + 1)[:, None] + np.arange(1, into + 1)).astype("float32")  # row 2, column 1: 21
-        bias = rng.integers(1, 9, out).astype("float32")
-        return Case([(weight, bias)] * n, about, {"kind": kind, **halves})
-
-    return [
-        case("column", 2 * n, 2, f"column-parallel, {2 * n} outputs"),
-        case("row", 2, 2 * n, f"row-parallel, {2 * n} inputs"),
-        case("column", n + 1, 3, f"column-parallel, {n + 1} outputs, which {n} does not divide"),
-        case("row", 3, n + 1, f"row-parallel, {n + 1} inputs, which {n} does not divide"),
-        case("column", 5, 2, "column-parallel, two groups of ranks", halves=True),
-        case("row", 2, 5, "row-parallel, two groups of ranks", halves=True),
-    ]
-
-
-def to_cut(weight, bias, kind, halves=False):
-    """Make the layer, and return the arguments."""
-    linear = torch.nn.Linear(1, 1, device=device)
-    linear.weight, linear.bias = torch.nn.Parameter(weight), torch.nn.Parameter(bias)
-    return in_team(halves, linear, kind)
-
-
-def owned_parts(found, linear, kind, group=None):
-    """Return the parts, which have memory of their own and are those of this place in the group."""
-    assert isinstance(found, (tuple, list)) and len(found) == 2, "Return two tensors: `(weight, bias)`."
-    for name, mine in zip(("weight", "bias"), found):
-        if isinstance(mine, torch.Tensor) and mine.numel():
-            whole = mine.untyped_storage().nbytes()
-            assert whole == mine.nbytes, (
-                f"The {name} that comes back has {mine.nbytes} bytes, and keeps {whole} bytes in memory: it is a view "
-                "of the whole one. Return a clone."
-            )
-            still = mine.data_ptr() in (linear.weight.data_ptr(), linear.bias.data_ptr())
-            assert not still, f"The {name} that comes back is the layer's own. Return a clone."
-    mistake = "takes the rank and the number of ranks of the world: take those of `group`"
-    name_it(list(found), list(cut_linear(linear, kind, group)), {mistake: list(cut_linear(linear, kind))})
-    return list(found)
+def name_other_cuts(mine, layers):
+    """Compare with the right layers, and name a wrong way of cutting."""
+    assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
+    mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
+    each, most, numbers, right = layers // world_size, -(-layers // world_size), list(range(layers)), cut_layers(layers)
+    early, end = rank * each, layers if rank == world_size - 1 else (rank + 1) * each
+    slips = {
+        "loses the layers that are left over": numbers[early : early + each],
+        "gives the last rank all that are left over": numbers[early:end],
+        "rounds up on every rank, as torch.chunk does": numbers[rank * most : (rank + 1) * most],
+        "deals the layers out like cards": numbers[rank::world_size],
+        "counts the layers from 1": [number + 1 for number in right],
+    }
+    if rank:
+        slips = {"forgets that the ranks before it have one more": numbers[early : early + len(right)], **slips}
+    name_it(mine, right, slips)
+    return mine
 
 
 @exercise(
-    "Cut a linear layer",
-    _cut,
-    minutes=5,
-    inputs=_layers,
-    tolerance=0.0,
+    "Which layers are mine?",
+    lambda xs, layers: [part.tolist() for part in np.array_split(np.arange(layers), len(xs))],
+    minutes=4,
+    inputs=lambda n: [
+        Case([()] * n, count(layers, "layer"), {"layers": layers})
+        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
+    ],
     promises=(Calls(0),),
-    setup=to_cut,
-    collect=owned_parts,
+    setup=lambda layers: (layers,),
+    collect=name_other_cuts,
 )
-def cut_linear(linear, kind, group=None):
-    """Return this rank's (weight, bias) of a layer that is cut by its outputs ("column") or its inputs ("row").
+def cut_layers(layers):
+    """Return the numbers of my layers, of so many.
 
-    `linear` is a `torch.nn.Linear`, equal on all ranks of the group. In a **column-parallel** layer (`kind="column"`),
-    each rank computes some of the outputs, from all inputs. In a **row-parallel** layer (`kind="row"`), each rank has
-    some of the inputs and computes, for every output, their part of the sum. Return this rank's `(weight, bias)`, so
-    that `torch.nn.functional.linear(x, weight, bias)` would compute its outputs in the first case; in the second case,
-    return the bias whole, on every rank.
+    The model has `layers` equal layers, numbered from 0. Return the list of those that this rank holds, in their order:
+    neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and the numbers of layers differ by
+    one at most. Where the number of ranks does not divide the number of layers, the first ranks get one more.
+    Communicate nothing.
 
-    The parts follow one another in the order of the ranks **of the group**. Where they cannot be equal, the first ones
-    are larger by one. The tensors must have memory of their own, so that `linear` can be freed. `group=None` means all
-    ranks.
-
-    In the picture, the weight and the bias are on the left, and this rank's parts of both on the right.
-    Hint: `linear.weight` has the shape [out, in]: one row for each output, one column for each input.
-    Hint: `tensor.tensor_split(size, dim=…)[place]` is the part at this place; where parts cannot be equal, it makes the
-    first ones larger by one. `dist.get_rank(group)` is the place in the group.
-    Hint: What `tensor_split` returns is a view of the whole tensor: `.clone()` copies it. Cut without autograd:
-    `linear.weight.detach()`.
-    Afterwards: The names come from papers that write x A with A as [in, out]: there, a column of A is one output.
-    PyTorch stores the transpose, so the column-parallel layer is cut along dimension 0 and the row-parallel one along
-    dimension 1.
+    For instance, 10 layers on 4 ranks: 3, 3, 2 and 2.
+    Hint: `divmod(layers, world_size)` says how many each rank gets at least, and how many are left over.
+    Hint: My first layer comes after those of all ranks before me. How many of these ranks have one more?
+    Hint: `first = rank * each + min(rank, more)`; I hold `each` layers, and one more if `rank < more`.
+    Afterwards: This is what `torch.arange(layers).tensor_split(world_size)` does. Equal counts are a beginning: the
+    first stage also embeds and the last one also scores all words, and the slowest stage sets the pace.
     """
-    size, place = dist.get_world_size(group), dist.get_rank(group)
-    weight, bias = linear.weight.detach(), linear.bias.detach()
-    if kind == "row":
-        return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
-    return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
+    each, more = divmod(layers, world_size)
+    first = rank * each + min(rank, more)
+    return list(range(first, first + each + (rank < more)))
 
 
-OF_A_LAYER = ("gradient of x", "gradient of the weight", "gradient of the bias")
+def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[float], list[Any]]:
+    """Return the loss of each micro-batch, and the gradient of each stage's weight for their mean, in one process.
+
+    Stage s computes `tanh(weights[s] * x)`, the loss is the mean square; a micro-batch is a row of `inputs`.
+    """
+    values = [inputs.astype("float64")]
+    for weight in weights:
+        values.append(np.tanh(weight.astype("float64") * values[-1]))
+    off = values[-1] - targets
+    slope, gradients = 2 * off / off.size, []
+    for weight, x, y in zip(weights[::-1], values[-2::-1], values[:0:-1], strict=True):
+        dz = slope * (1 - y**2)
+        gradients.append((dz * x).sum((0, 1)).astype(weight.dtype))
+        slope = dz * weight
+    return [float((part**2).mean()) for part in off], gradients[::-1]
 
 
-def _through_columns(xs: Sequence[Any]) -> list[Any]:
-    x, weight, _, slope = xs[0]
-    return [dict(zip(OF_A_LAYER, (slope @ weight, dy.T @ x, dy.sum(0)))) for dy in np.array_split(slope, len(xs), 1)]
+def _passed(xs: Sequence[Any], turned: bool = False) -> list[Any]:
+    (_, inputs, targets), way = xs[0], -1 if turned else 1
+    losses, gradients = trained([x[0] for x in xs[::way]], inputs, targets)
+    parts = [*[ANY] * (len(xs) - 1), [loss / len(inputs) for loss in losses]]
+    return [{"parts of the loss": p, "gradient": g} for p, g in zip(parts, gradients)][::way]
 
 
-def _wholes(n: int) -> list[Case]:
-    rng = np.random.default_rng([12, 2, n])
+def batches(n: int, seed: int, parts: int, rows: int = 1, wide: int = 2, dtype: str = "float32") -> list[Any]:
+    """Draw each rank's weight, and the same micro-batches and targets for all: [parts, rows, wide]."""
+    rng = np.random.default_rng([13, seed, n])
+    inputs, targets = (rng.normal(size=(parts, rows, wide)).astype(dtype) for _ in range(2))
+    return [(rng.uniform(0.5, 1.5, wide).astype(dtype), inputs, targets) for _ in range(n)]
 
-    def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
-        shapes = ((rows, into), (out, into), (out,), (rows, out))
-        drawn = [rng.integers(-3, 4, shape) if rows == 1 else rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.astype(dtype) for t in drawn)] * n, about)
 
+def _micro_batches(n: int) -> list[Case]:
     return [
-        case(1, n, n, f"a layer of {n} outputs"),
-        case(3, 2 * n, 2 * n, "three rows"),
-        case(5, 3 * n, 2 * n + 1, f"{2 * n + 1} outputs, which {n} does not divide", "float32"),
+        Case(batches(n, 2, n + 1), f"{n + 1} micro-batches of one row"),
+        Case(batches(n, 3, 1, 3), "one micro-batch of three rows"),
+        Case(batches(n, 4, 5, 2, 3, "float64"), "five micro-batches of two rows, float64"),
+        Case(batches(n, 5, 2), "the first stage on the last rank", {"turned": True}),
     ]
 
 
-def called(since=0):
-    """Return the names of the collectives that were called, those of backward passes among them."""
-    return [does(op.op) for op in Log.of(recorder.records()).ops][since:]
+def placed(weight, turned=False):
+    """Make this rank's stage, in the order of the ranks or in the opposite one."""
+    from workbook.on_ranks import Small
+
+    stage = Small(weight)
+    if turned:
+        stage.before, stage.after = stage.after, stage.before
+    return stage
 
 
-def does(op):
-    """Return what an operation does: torch calls the backward pass of a functional collective after the collective."""
-    if op.endswith("_backward"):
-        return "reduce_scatter" if "gather" in op else "all_gather" if "reduce_scatter" in op else op
-    return op
+@contextmanager
+def messages(stage, source: str, target: str, must_be_tagged: bool = False) -> Iterator[Any]:
+    """Yield a `send` for a call of the function, and hold what it receives and sends to the stage's neighbours.
+
+    Mistakes are a message that goes or comes past `stage`, one that is sent in another way than by `send`, and one that
+    is not waited for.
+    """
+    real, sent, began = dist.recv, [], len(Log.of(recorder.records()).ops)
+
+    def right_peer(does: str, peer: int | None, name: str) -> None:
+        who, meant = "any rank" if peer is None else f"rank {peer}", getattr(stage, name)
+        assert peer == meant, (
+            f"rank {rank} {does} {who}, and `stage.{name}` is {meant}. The stages need not lie in the order of the "
+            "ranks: take the neighbours from `stage`"
+        )
+
+    def recv(tensor, src=None, *args, **kwargs):
+        right_peer("receives from", kwargs.get("group_src", src), source)
+        return real(tensor, src, *args, **kwargs)
+
+    def send(tensor, dst=None, group=None, tag=0, group_dst=None):
+        right_peer("sends to", dst if group_dst is None else group_dst, target)
+        assert tag == 1 or not must_be_tagged, f"A gradient goes back from rank {rank} without tag=1."
+        sent.append(len(Log.of(recorder.records()).ops))
+        dist.send(tensor, dst, group, tag, group_dst)
+
+    with patch.object(dist, "recv", recv):
+        yield send
+    for number, op in list(enumerate(Log.of(recorder.records()).ops))[began:]:
+        if op.kind == "recv":
+            right_peer("receives from", op.peer, source)
+            assert not op.asynchronous or op.waited or op.asked, (
+                f"The function may use what {op.name}{op.at} brings before it is there: it has to call the "
+                f"`wait()` of what {op.name} returns."
+            )
+        assert op.kind != "send" or number in sent, (
+            f"The function calls {op.called}{op.at}. Send with `send`, which it is given: so whoever "
+            "calls it can choose how the messages are sent."
+        )
 
 
-def no_gather_of_gradients():
-    """Raise an AssertionError where gradients were gathered."""
-    found = [op for op in called() if "gather" in op]
-    assert not found, (
-        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to put side by side: each "
-        "has the shape of `x`, and is one part of a sum. They have to be added up."
+def run_stage_forward(fn, weight, inputs, targets, turned=False):
+    """Take each micro-batch forward by the function, and back by the solution."""
+    stage, kept = placed(weight, turned), []
+    for m, batch in enumerate(zip(inputs, targets)):
+        with messages(stage, "before", "after") as send:
+            x, y = fn(stage, batch, len(inputs), send)
+        assert y.requires_grad, f"What is returned for micro-batch {m} has no graph: nothing can go back through it."
+        assert stage.before is None or x.requires_grad, (
+            f"What came in with micro-batch {m} requires no gradient, so there will be none to send back."
+        )
+        kept.append((x, y))
+    last = stage.after is None
+    assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y is no single number."
+    for x, y in kept:
+        stage_backward(stage, x, y, dist.send)
+    if not last:
+        return {"parts of the loss": None, "gradient": stage.weight.grad}
+    assert stage.asked >= len(kept), (
+        f"The last stage called `stage.loss` {stage.asked} times for {len(kept)} micro-batches. The loss is the "
+        "stage's own, and in the lesson it is a different one: call `stage.loss(y, targets)`."
     )
+    parts = [y.item() for _, y in kept]
+    losses = torch.stack([stage.loss(stage(x.detach()), t).detach() for (x, _), t in zip(kept, targets)])
+    slips = {
+        "does not divide by `parts`": losses.tolist(),
+        "divides by the number of ranks, and not by `parts`": (losses / world_size).tolist(),
+    }
+    name_it(parts, (losses / len(kept)).tolist(), slips, "the parts of the loss")
+    return {"parts of the loss": parts, "gradient": stage.weight.grad}
 
 
-def some_call():
-    """Raise an AssertionError where nothing was communicated."""
-    assert called(), (
-        "The backward pass communicates nothing. This rank has the share of its own columns in the gradient of `x`; "
-        "the other ranks' shares are missing."
-    )
-
-
-def no_sum_of_sums(since):
-    """Raise an AssertionError where gradients were added up that are equal on all ranks."""
-    found = [op for op in called(since) if "reduce" in op]
-    name = found[0] if found else ""
-    calls = "adds up what the ranks have" if name.startswith("ProcessGroup.") else f"calls {name}"
-    assert not found, (
-        f"The backward pass {calls}. All ranks go on with the same numbers to the same loss, so each one has "
-        "the whole gradient already: added up, it would be too large by the number of ranks."
-    )
-
-
-def my_parts(*cuts):
-    """Return this rank's parts of (tensor, dimension) pairs, with memory of their own."""
-    return (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cuts)
-
-
-def run_column_backward(fn, x, weight, bias, slope):
-    """Go back through this rank's columns, with the function as the backward pass."""
-    w, b, dy = my_parts((weight, 0), (bias, 0), (slope, 1))
-
-    class Column(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x, weight)
-            return x @ weight.T + bias
-
-        @staticmethod
-        def backward(ctx, dy):
-            return tuple(fn(dy, *ctx.saved_tensors))
-
-    leaves = [t.requires_grad_() for t in (x, w, b)]
-    y = Column.apply(*leaves)
-    try:
-        y.backward(dy)
-    except RuntimeError:
-        no_gather_of_gradients()
-        raise
-    if x.grad is None or not torch.allclose(x.grad, slope @ weight, 1e-3, 1e-4):
-        no_gather_of_gradients()
-    some_call()
-    return {name: t.grad for name, t in zip(OF_A_LAYER, leaves)}
-
-
-def broken_column_backward(dy, x, weight):
-    dx = dy @ weight
-    piece = dx.chunk(world_size, dim=1)[rank].contiguous()
-    pieces = [torch.empty_like(piece) for _ in range(world_size)]
-    dist.all_gather(pieces, piece)
-    return torch.cat(pieces, dim=1), dy.T @ x, dy.sum(0)
-
-
-@exercise(
-    "The columns' backward pass, as many tables list it",
-    _through_columns,
-    minutes=6,
+@on_stages(
+    "A micro-batch goes forward through my stage",
+    _passed,
+    minutes=8,
     difficulty=2,
-    inputs=_wholes,
-    **ONE_ALL_REDUCE,
-    harness=run_column_backward,
+    inputs=_micro_batches,
+    harness=run_stage_forward,
 )
-def column_backward(dy, x, weight):
-    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs.
+def stage_forward(stage, batch, parts, send):
+    """Take one of `parts` micro-batches through my stage; return what went in, and what came out or its loss.
 
-    In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` is the same
-    on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these outputs. Many tables say
-    that an all-gather puts the gradient of `x` together, and the function in the cell below does that. No error is
-    raised. Find out what is wrong, and repair it. Return the gradients of `x`, of `weight` and of `bias`: for `x` that
-    of **the whole layer**, on every rank; for the other two those of this rank's part. A single call that communicates
-    is enough.
+    `batch` is one of `parts` micro-batches, all of one size: inputs and targets. `stage.before` and `stage.after` are
+    the ranks that hold the stages before and after this one, or `None`; `stage.room(rows)` is an empty tensor for what
+    comes in. Fill the blanks. Receive what the stage before sends, so that its gradient can be sent back later. Send on
+    what comes out with `send(tensor, dst)`, which is called like `dist.send`. On the last stage, `y` becomes this
+    micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss, and the parts of all micro-batches add up
+    to the mean loss of the whole batch. Return what is returned already.
 
-    In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left; on the
-    right are the gradients of `x`, of `weight` and of `bias`.
-    Hint: Each output depends on the whole `x`. So how does the loss depend on one number of `x`: through one rank's
-    outputs, or through those of all?
-    Hint: `dy @ weight` has the shape of `x` on every rank. Each rank has it for its own outputs only. What has to be
-    done with N tensors of this kind?
-    Hint: One `dist.all_reduce(dx)` in place of the all-gather and the lines that prepare it.
-    Afterwards: An all-gather puts together what is cut. Here the **weight** is cut, by outputs. The gradient of `x` has
-    its whole shape on every rank; what it lacks is what the other ranks' columns add to each of its numbers.
+    In the picture: on the left each stage's weight and the batch; on the right the parts of the loss, and the gradients
+    of the weights after the check has gone back.
+    Hint: What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.
+    Hint: `dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return
+    still has its graph.
+    Hint: On the last stage nothing is sent: `y = stage.loss(y, targets) / parts`, because the mean over micro-batches
+    is the sum of these parts.
+    Afterwards: The division stands on the last stage alone. All stages before it get their gradients from there,
+    already divided.
     """
-    dx = dy @ weight
-    dist.all_reduce(dx)
-    return dx, dy.T @ x, dy.sum(0)
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets))
+        # yours
+        dist.recv(x, src=stage.before)
+        x.requires_grad_()
+        # end
+    y = stage(x)
+    # yours
+    if stage.after is not None:
+        send(y.detach(), stage.after)
+    else:
+        y = stage.loss(y, targets) / parts
+    # end
+    return x, y
 
 
-def _copied(xs: Sequence[Any], halves: bool = False) -> list[Any]:
-    return [
-        {"y": x, "gradient of x": sum(xs[r][1] for r in team), "gradient of what was added": slope}
-        for (x, slope), (_, team) in zip(xs, teams(len(xs), halves))
-    ]
+def run_stage_backward(fn, weight, inputs, targets, turned=False):
+    """Take each micro-batch forward by the solution, and back by the function."""
+    stage, way = placed(weight, turned), -1 if turned else 1
+    weights, *batch = ([t.cpu().numpy() for t in tensors] for tensors in (everyones(weight)[::way], inputs, targets))
+    alone = [trained(weights, x[None], target[None])[1][::way][rank] for x, target in zip(*batch)]
+    each = [torch.from_numpy(gradient).to(weight) / len(inputs) for gradient in alone]  # what a micro-batch adds
+    kept = [stage_forward(stage, batch, len(inputs), dist.send) for batch in zip(inputs, targets)]
+    slips = {"clears the gradients of the micro-batches before: they add up": each[-1]}
+    if stage.after is not None:
+        back = [torch.autograd.grad(y, stage.weight, y.detach(), retain_graph=True)[0] for _, y in kept]
+        slips["sends `x` back and not its gradient, which is in `x.grad`"] = sum(back)
+    for x, y in kept:
+        with messages(stage, "after", "before", must_be_tagged=True) as send:
+            fn(stage, x, y, send)
+    assert stage.weight.grad is not None, "The weight of this stage has no gradient."
+    name_it(stage.weight.grad, sum(each), slips, "the gradient")
+    return stage.weight.grad
 
 
-def _summed(xs: Sequence[Any], halves: bool = False) -> list[Any]:
-    return [
-        {"y": sum(np.tanh(xs[r][0]) for r in team), "gradient of x": slope * (1 - np.tanh(x) ** 2)}
-        for (x, slope), (_, team) in zip(xs, teams(len(xs), halves))
-    ]
+@on_stages(
+    "A micro-batch goes back through my stage",
+    lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
+    minutes=5,
+    inputs=_micro_batches,
+    harness=run_stage_backward,
+)
+def stage_backward(stage, x, y, send):
+    """Take a micro-batch back through my stage.
 
+    `x` and `y` are what `stage_forward` returned for this micro-batch: `x` went into this stage, and `y` came out of
+    it, or is its part of the loss on the last stage. Receive the gradient of `y` from the stage after this one, go back
+    through this stage, and send the gradient of `x` to the stage before it. Messages that go back carry `tag=1`, on
+    both sides: so they are never taken for activations. The gradients of the weights **add up** over the micro-batches.
+    Return nothing.
 
-def _equal(part: int, n: int) -> list[Case]:
-    """Make cases with two tensors a rank, of which the one at `part` is equal on all ranks that work together."""
-    rng = np.random.default_rng([12, 3 + part, n])
-
-    def case(shape: tuple[int, ...], about: str, dtype: str = "float32", **halves: bool) -> Case:
-        def drawn() -> np.ndarray:
-            return (rng.integers(-9, 10, shape) / 10 if len(shape) == 1 else rng.normal(size=shape)).astype(dtype)
-
-        each = [[drawn(), drawn()] for _ in range(n)]
-        for pair, (_, team) in zip(each, teams(n, **halves)):
-            pair[part] = each[team[0]][part]
-        return Case([tuple(pair) for pair in each], about, halves)
-
-    return [
-        case((3,), "three numbers"),
-        case((2, 4, 5), "float64", "float64"),
-        case((2, 2), "two groups of ranks", halves=True),
-    ]
-
-
-def run_copy_in(copy_in, x, slope, halves=False):
-    """Add a tensor to the result, and go back."""
-    given = in_team(halves, x.requires_grad_())
-    beside = torch.zeros_like(x).requires_grad_()
-    other = 1 * beside  # what comes later in the forward pass is earlier in the backward pass
-    y = copy_in(*given)
-    assert not called(), f"The forward pass calls {called()[0]}. Every rank has `x` already."
-    try:
-        (y + other).backward(slope)  # autograd hands one and the same tensor back to both
-    except RuntimeError:
-        no_gather_of_gradients()
-        raise
-    no_gather_of_gradients()
-    some_call()
-    return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
-
-
-@exercise("f: before the columns", _copied, minutes=5, inputs=partial(_equal, 0), **ONE_ALL_REDUCE, harness=run_copy_in)
-def copy_in(x, group=None):
-    """Return x; in the backward pass, add up the gradients of all ranks.
-
-    What you have just repaired can be taken out of the layer and put before it. Megatron calls it **f**: forward, `x`
-    as it is; backward, the sum of the gradients that all ranks' columns have for `x`. After it, this rank's columns are
-    an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is there. (A `Function`
-    should not return its own argument, hence `view_as`.) Write the backward pass: it gets `dy`, the gradient of what
-    `forward` has returned, and returns that of `x`.
-
-    Autograd may use `dy` elsewhere as well, so do not change it; and with NCCL, what a collective gets must be
-    contiguous. The ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. On the
-    right: what comes back, the gradient of `x`, and that of a tensor that was added to the result.
-    Hint: You have written it before, in `column_backward`: which part of that was not the layer's own?
-    Hint: Backward, each rank gets the gradient that its own columns give `x`. The whole one is the sum of them.
-    Hint: `dx = dy.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(dx, group=group)`.
-    Afterwards: Forward a copy, backward a sum. The transpose of giving everyone the same is adding up what comes back.
+    In the picture: each stage's weight and the batch on the left, the weight's gradient on the right.
+    Hint: It is lesson 02's `gradient_back`, for a stage that may have a neighbour on both sides.
+    Hint: `dy` has the shape of `y`: `torch.empty_like(y)`. `y.backward(dy)` takes it; with `None` it begins at a loss.
+    Hint: After `y.backward(dy)`, the gradient that the stage before waits for is in `x.grad`.
+    Afterwards: `y.backward(dy)` has done two things: it has added to the gradients of the weights, and it has computed
+    the gradient of `x`. The stage before waits for the second one only. Zero-bubble schedules take them apart.
     """
-
-    class F(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view_as(x)
-
-        @staticmethod
-        def backward(ctx, dy):
-            """Return the gradient of x."""
-            # yours
-            dx = dy.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(dx, group=group)
-            return dx
-            # end
-
-    return F.apply(x)
+    dy = None  # the last stage's y is a loss, a single number
+    if stage.after is not None:
+        # yours
+        dy = torch.empty_like(y)
+        dist.recv(dy, src=stage.after, tag=1)
+        # end
+    y.backward(dy)
+    # yours
+    if stage.before is not None:
+        send(x.grad, stage.before, tag=1)
+    # end
 
 
-def run_sum_out(sum_out, x, slope, halves=False):
-    """Sum what autograd keeps for its backward pass, and go back."""
-    partial = torch.tanh(x.requires_grad_())
-    before = partial.detach().clone()
-    y = sum_out(*in_team(halves, partial))
-    made = len(called())
-    assert torch.equal(partial, before), (
-        "Your sum is written over the numbers that were given to it, and autograd has kept these for the backward "
-        "pass. Add up in a copy."
-    )
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_reduce`."
-    y.backward(slope)
-    no_sum_of_sums(made)
-    return {"y": y.detach(), "gradient of x": x.grad}
+loss_of_micro_batches = ask("""
+A batch is cut into 8 micro-batches of equal size. For each of them you take the **mean** loss over its rows and call
+`backward()`; nothing is cleared in between. How does what is then in `p.grad` compare with the gradient of the whole
+batch's mean loss?
+( ) it is the same: the mean of a mean is the mean
+    > That would be true if something took the second mean. `backward()` adds.
+( ) an eighth of it, because each micro-batch has an eighth of the rows
+    > That would be true of sums over rows. A mean over fewer rows is divided by fewer rows, too.
+(x) eight times as large
+( ) it is the last micro-batch's gradient alone
+    > That would be true if `backward()` replaced what is in `p.grad`. It adds to it.
+Why: Eight times as large. Each micro-batch's mean gradient is about as large as that of the whole batch, and the eight
+are **added**. So every micro-batch's loss is divided by the number of micro-batches, once.
+""")
 
+idle_with_one_batch = ask("""
+Four ranks hold a stage each, all equally slow. One batch goes forward through them and comes back, in one piece. For
+what percentage of that time does a rank compute **nothing**?
+= 75.0 % +- 5 %
+( ) 25
+    > That is the part of the time in which it computes.
+( ) 50
+    > That would be true of two ranks.
+( ) 0
+    > That would be true if all computed at once. Each needs what the one before it sends.
+Why: 75 %. At any moment one of the four computes: each rank gets a fourth of the time, its forward pass at the
+beginning and its backward pass at the end. Four ranks take as long as one would, if one had room for it all.
+""")
 
-@exercise("g: after the rows", _summed, minutes=4, inputs=partial(_equal, 1), **ONE_ALL_REDUCE, harness=run_sum_out)
-def sum_out(partial, group=None):
-    """Return the sum of all ranks' partial; gradients flow back.
+bubble_of_gpipe = ask("""
+Now there are 8 micro-batches on the four ranks. All go forward, one after the other, and then all come back. A backward
+pass takes twice as long as a forward pass, and messages take no time. For what percentage of the training step does a
+rank compute nothing?
+= 27.3 % +- 8 %
+( ) 37.5
+    > 3 of 8: these are the idle turns as a part of the busy ones. The step has 8 + 3 turns.
+( ) 75
+    > That would be true without micro-batches. With them the ranks work side by side.
+( ) 33.3
+    > 4 of 12: the first rank waits for nobody at the beginning. There are 3 idle turns, not 4.
+( ) 9.375
+    > 75 % divided by 8? The idle turns stay 3, however many micro-batches there are.
+( ) 42.9
+    > 3 of 7: that would be true of 4 micro-batches.
+Why: 27 %. Rank 3 waits for 3 forward passes before the first micro-batch comes, then it has work for 8, and at the end
+3 backward passes are left to the others. Of 8 + 3 = 11 turns, each one forward and one backward pass long, a rank has
+work for 8 and stands idle for 3.
+""")
 
-    After a row-parallel layer each rank holds `partial`, its part of a sum. Megatron's **g** adds them up: return the
-    sum of all ranks' `partial`, on every rank, and leave `partial` as it is: autograd may have kept it. From there on
-    all ranks compute the same thing, with the same numbers, down to the same loss. So what is the gradient of this
-    rank's `partial`, where `dy` is that of the sum?
+one_stage_reversed = ask("""
+On the last stage, somebody lets the micro-batches go back in the opposite order: 7, 6, … 0. All other stages go back in
+the order 0, 1, … 7. What happens?
+(x) no error, and wrong gradients on all stages but the last one
+( ) it hangs: the messages do not match
+    > That would be true if a receive asked for a certain micro-batch. It asks for the next message of a rank.
+( ) autograd raises an error, because gradients and activations do not fit
+    > That would be true if their shapes differed. All micro-batches have the same shape.
+( ) nothing: the gradients are added up anyway
+    > That would be true if each gradient still met its own activations. Stage 2 multiplies micro-batch 7's gradient
+    with micro-batch 0's activations.
+Why: No error, and wrong gradients. A message carries numbers and no name: the gradient of micro-batch 7 meets the
+activations of micro-batch 0, of the same shape. The last stage is right, because it matched its own. Every stage in the
+opposite order would be right, too; that is what GPipe's paper draws.
+""")
 
-    Sum over the ranks of `group`; `None` means all. In the picture, `partial` is the tanh of the first row on the left,
-    and the second row is `dy`; on the right stand the sum and the gradient of that first row.
-    Hint: The sum is a + b + c + d. If this rank's part grows by a little, by how much does the sum grow?
-    Hint: The loss is the same one on every rank, not four different ones that would have to be added up.
-    Hint: Forward: clone `partial`, all-reduce the clone, return it. Backward: return `dy`.
-    Afterwards: f and g are each other's mirror image: forward a copy and backward a sum, forward a sum and backward a
-    copy. The paper calls them conjugate.
+before_1f1b = series(
     """
+Before you write it: what will you find?
+""",
+    what_1f1b_saves="""
+In GPipe's schedule the first gradient waits until the last micro-batch has come forward. 1F1B takes each micro-batch
+back as soon as it can. Passes take as long as before. What does that save?
+( ) time: the bubble gets smaller, because the backward passes begin earlier
+    > They begin earlier on the last rank, and end when they did before: the last micro-batch sets off no sooner, and
+    it still has to come through all stages and back.
+( ) time and memory
+    > Memory, yes. For the time, look at the last micro-batch: it sets off no sooner than before.
+( ) messages: an activation and a gradient travel together
+    > That would be nice, but they travel in opposite directions. As many messages are sent as before.
+(x) memory
+Why: Memory. The step takes as long as GPipe's, with the same bubble. But a rank lets go of a micro-batch's activations
+when it has come back. In GPipe's schedule, all of them wait until then.
+""",
+    kept_on_the_first_rank="""
+Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activations at once, at most?
+( ) 1
+    > That is the last rank: it takes each micro-batch back at once.
+(x) 4
+( ) 8
+    > One way there and one way back? While the first one is on its way, only 4 have set off.
+( ) 16
+    > 64 divided by 4? The number of micro-batches does not matter.
+( ) 64
+    > That would be true of GPipe's order.
+Why: 4: three set off before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank
+2 keeps 2 and rank 3 keeps 1, whatever the number of micro-batches.
+""",
+)
 
-    class G(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, partial):
-            total = partial.clone(memory_format=torch.contiguous_format)
-            dist.all_reduce(total, group=group)
-            return total
-
-        @staticmethod
-        def backward(ctx, dy):
-            return dy
-
-    return G.apply(partial)
+blocking_1f1b = ask(f"""
+With `dist.send` and `dist.recv`, GPipe's order ran well. Now the same two functions run the order of 1F1B, on the same
+ranks. What happens?
+( ) it runs: every message that is sent is also received
+    > Every message has its receiver. But does that receiver come to its `recv`, while it stands in a `send` of its
+    own?
+(x) it hangs: neighbours wait for each other
+( ) it runs, and slower, because sends wait for receivers
+    > Sends do wait for receivers. Here two of them wait for each other.
+( ) the ranks mix activations and gradients up
+    > That would be possible where both travel from the same rank to the same other one. Here they go in opposite
+    directions, and they have different tags.
+Why: It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
+send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all messages go in one
+direction first, so nobody's neighbour sends towards them.
+Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these are sent off into a buffer
+before anybody receives them. {SEEN} With larger ones, both
+neighbours' queues can wait for each other. (From NCCL's source.)
+""")

@@ -1,460 +1,382 @@
-"""Exercises of lesson 12b: a vocabulary in parts with its gradients, a matrix cut anew, and products of cut ones."""
+"""Exercises of lesson 12b: a split backward pass and its order, a matrix at both ends, stages in turns, and a norm."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.floor.words import count
-from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.inputs import options
-from labkit.grading.promises import Calls, Once
-from workbook.harnesses import my_group
+from labkit.grading.exercise import Case
+from labkit.grading.promises import Calls
+from workbook.harnesses import as_many_groups
+from workbook.lesson12 import batches, on_stages, trained
+from workbook.lesson12_orders import ordered, run_as_in, run_orders
+from workbook.tools import pipeline
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import comms, dist, rank, torch, world_size
-
-    class AddUp(torch.autograd.Function):  # Megatron's g: the sum forward, the gradient as it is backward
-        @staticmethod
-        def forward(ctx, x):
-            return comms.all_reduce(x)
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient
-
-    def panel(p, panels, group):
-        """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""
-        return divmod(p, panels // dist.get_world_size(group))
+    from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
-def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
-    """Return a rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
-    size = whole.shape[axis]
-    step = -(-size // n)
-    return np.ascontiguousarray(whole.take(range(min(size, rank * step), min(size, (rank + 1) * step)), axis))
+def _halves(xs: Sequence[Any]) -> list[Any]:
+    def rows(a: np.ndarray) -> np.ndarray:
+        return a.reshape(-1, a.shape[-1])
+
+    found, dtype = [], xs[0][0].dtype
+    for first, second, inputs, slopes in ([a.astype("float64") for a in x] for x in xs):
+        h = np.tanh(inputs @ first.T + 1)
+        dz = slopes @ second * (1 - h**2)
+        weights = [rows(dz).T @ rows(inputs), rows(slopes).T @ rows(h), rows(slopes).sum(0)]
+        weights = [a.astype(dtype) for a in weights]
+        found.append({"gradients of x": list((dz @ first).astype(dtype)), "gradients of the weights": weights})
+    return found
 
 
-def _tables(n: int) -> list[Case]:
-    def case(rows: int, width: int, ids: Any, about: str, seed: int) -> Case:
-        table = np.random.default_rng([122, seed, n]).integers(-9, 10, (n * rows, width)).astype("float64")
-        return Case([(part_of(table, n, r), np.array(ids)) for r in range(n)], about)
+def _linears(n: int) -> list[Case]:
+    def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
+        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
+        return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
 
-    rng = np.random.default_rng([122, 1, n])
     return [
-        case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
-        case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
-        case(3, 2, rng.integers(0, 3 * n, (2, 3)), "two rows of text", 4),
-        case(1, 2, list(range(n)), "one row a rank", 5),
-        case(3, 1, [3 * n - 1], "an id of the last rank alone", 6),
+        case("one micro-batch of one row", 20, 1, (1,), 2),
+        case("two micro-batches", 21, 2, (3,), 2),
+        case("two micro-batches of rows and positions, float64", 22, 2, (2, 3), 4, "float64"),
     ]
 
 
-@exercise(
-    "Look up in a table that is cut, and train it",
-    lambda xs: [np.concatenate([part for part, _ in xs])[ids] for _, ids in xs],
-    minutes=8,
-    difficulty=2,
-    inputs=_tables,
-    gradients="one",
-    tolerance=1e-5,
-    forbids=("all_gather", "gather", "broadcast", "all_to_all"),
-    promises=(Once(("all_reduce",)),),
-    least=Least(rounds=lambda n: 1),
-    given="AddUp",
-)
-def vocab_embedding(part, ids):
-    """Return the rows of the whole table for these ids, on every rank.
+def run_later_linear(later_linear, first, second, inputs, slopes):
+    """Take micro-batches through two layers and back, count the products, and only then do what was left for later."""
+    from workbook.on_ranks import Products
 
-    Each rank has a `part` of the embedding table: the same number of rows on every rank, in the order of the ranks.
-    `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all ranks. Return `table[ids]`
-    on every rank. `AddUp`, which is given, adds up over the ranks; **one** call communicates.
-
-    Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and makes zeros of what
-    it found. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own part: an id
-    whose row is on another rank must leave no gradient here.
-    Hint: Subtract the number of the first row that is here. Which of the results are rows of `part`?
-    Hint: `here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.
-    Hint: Multiply what you found by `here.unsqueeze(-1)`: that makes zeros of numbers **and** of their gradients.
-    Afterwards: The backward pass communicates nothing. All ranks have the same ids and the same gradient of the rows,
-    and each one adds up what belongs to its own part: this is why the table's gradient needs no all-reduce.
-    """
-    # yours
-    place = ids - rank * len(part)
-    here = (place >= 0) & (place < len(part))
-    rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)
-    # end
-    return AddUp.apply(rows)
+    weights = [torch.nn.Parameter(w) for w in (first, second)]
+    biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
+    back, tasks = [], []
+    for x, dy in zip(inputs, slopes):
+        x, later = x.clone().requires_grad_(), []
+        h = torch.tanh(later_linear(x, weights[0], biases[0], later))
+        y = later_linear(h, weights[1], biases[1], later)
+        assert not later, "Something is left for later before the backward pass has begun."
+        with Products() as now:
+            y.backward(dy)
+        assert all(p.grad is None for p in (*weights, *biases)), "After the backward pass, a weight has its gradient."
+        assert now.count <= 2, (
+            f"The backward pass through two layers makes {now.count} products of matrices; 2 are enough for the inputs."
+        )
+        assert len(later) == 2, f"Two layers have left {len(later)} functions for later."
+        back.append(x.grad)
+        tasks.append(later)
+    for later in tasks:
+        with Products() as then:
+            for work in later:
+                work()
+        assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
+    assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
+    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
+        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
+    )
+    return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
 
 
-def _head(xs: Sequence[Any], words: int) -> list[Any]:
-    x, target = xs[0][0].astype("float64"), xs[0][2]
-    table = np.concatenate([part for _, part, _ in xs]).astype("float64")
-    logits, tokens = x @ table[:words].T, np.arange(len(target))
-    top = logits.max(1, keepdims=True)
-    powers = np.exp(logits - top)
-    loss = float((np.log(powers.sum(1)) + top[:, 0] - logits[tokens, target]).mean())
-    shares = powers / powers.sum(1, keepdims=True)
-    shares[tokens, target] -= 1
-    d_logits = np.pad(shares / len(target), ((0, 0), (0, len(table) - words)))
-    d_rows = [part_of(d_logits.T @ x, len(xs), r) for r in range(len(xs))]
-    return [{"loss": loss, "gradient of x": d_logits @ table, "gradient of my rows": mine} for mine in d_rows]
-
-
-def _heads(n: int) -> list[Case]:
-    rng = np.random.default_rng([122, 7, n])
-
-    def case(rows: int, words: int, tokens: int, about: str, level: float = 1.0, target: Any = None) -> Case:
-        table = rng.integers(-4, 5, (n * rows, 3)) * 0.25
-        table[words:] = rng.integers(1, 5, (n * rows - words, 3)) * 1.0  # whatever was there
-        x = level * rng.integers(-4, 5, (tokens, 3))
-        goal = rng.integers(0, words, tokens) if target is None else np.array(target)
-        return Case([(x, part_of(table, n, r), goal) for r in range(n)], about, {"words": words})
-
-    return [
-        case(2, 2 * n, 2, "two words a rank"),
-        case(3, 3 * n - 2, 4, "two rows of padding"),
-        case(2, 2 * n - 2, 3, "the last rank has nothing but padding"),
-        case(2, 2 * n, 2 * n, "every word is a target", target=range(2 * n)),
-        case(4, 4 * n - 1, 5, "large logits", level=200.0),
-        case(2, 2 * n, 3, "all targets on rank 0", target=[0, 1, 0]),
-    ]
-
-
-def graded(loss, x, part, *_):
-    """Return the loss and its gradients."""
-    assert loss.requires_grad, "The loss has no gradient: it was computed from what autograd does not see."
-    loss.backward()
-    assert x.grad is not None, "x has no gradient after `backward()`."
-    assert part.grad is not None, "`part` has no gradient after `backward()`."
-    return {"loss": loss.detach(), "gradient of x": x.grad, "gradient of my rows": part.grad}
-
-
-@exercise(
-    "The output layer and its loss, forward and backward",
-    _head,
-    minutes=20,
-    difficulty=3,
-    inputs=_heads,
-    tolerance=1e-5,
-    forbids=("all_gather", "gather", "reduce_scatter", "all_to_all"),
-    promises=(Calls(3),),
-    counts_memory=False,
-    setup=lambda x, part, target, words: (x.requires_grad_(), part.requires_grad_(), target, words),
-    collect=graded,
-)
-def vocab_head(x, part, target, words):
-    """Return the mean loss of all tokens, on every rank.
-
-    `x`, the same on all ranks, has one row a token. `part` has this rank's rows of the output layer's weights, one for
-    each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are padding: no
-    word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean loss of all
-    tokens, on every rank.
-
-    Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process would
-    have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), one backward;
-    gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the other.
-
-    In the picture, `x`, the part and the targets on the left; on the right the loss and both gradients.
-    Hint: Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They
-    begin at column `words - first` of this rank, or at 0 where that is negative.
-    Hint: Backward: the gradient of a token's logits is its shares, minus 1 for the target, divided by the number of
-    tokens. All of it is here already.
-    Hint: Each rank's `d_logits @ part` is the gradient through **its** words. The gradient of `x` is the sum of them
-    over the ranks; the gradient of `part` needs nobody else.
-    Afterwards: Three numbers a token travel forward, and one row of the gradient of `x` a token backward. No rank has
-    seen the logits of the others. The all-reduce of `d_x` is Megatron's f: every layer that is cut by columns ends its
-    backward pass with it.
-    """
-
-    class Head(torch.autograd.Function):
-        """Two static methods: forward(ctx, x, part), and backward(ctx, d_loss), which returns d_x and d_part."""
-
-        # yours
-        @staticmethod
-        def forward(ctx, x, part):
-            first = rank * len(part)
-            logits = x @ part.T
-            logits[:, max(0, words - first) :] = -torch.inf
-            top = logits.max(dim=1).values
-            dist.all_reduce(top, op=dist.ReduceOp.MAX)
-            logits -= top[:, None]
-            column = target - first
-            here = (column >= 0) & (column < len(part))
-            sums = logits.new_zeros(2, len(target))
-            sums[0] = logits.exp().sum(dim=1)
-            sums[1, here] = logits[here, column[here]]
-            dist.all_reduce(sums)
-            ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None], here, column)
-            return (sums[0].log() - sums[1]).mean()
-
-        @staticmethod
-        def backward(ctx, d_loss):
-            x, part, shares, here, column = ctx.saved_tensors
-            d_logits = shares.clone()
-            d_logits[here, column[here]] -= 1
-            d_logits *= d_loss / len(x)
-            d_x = d_logits @ part
-            dist.all_reduce(d_x)
-            return d_x, d_logits.T @ x
-
-        # end
-
-    return Head.apply(x, part)
-
-
-def _matrices(n: int) -> list[Case]:
-    def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
-        whole = np.random.default_rng([122, seed, n]).integers(-9, 10, (rows, columns)).astype(dtype)
-        if seed == 8:
-            whole = (np.arange(rows)[:, None] * 10 + np.arange(columns)).astype(dtype)
-        return Case([(part_of(whole, n, r), rows) for r in range(n)], about)
-
-    return [
-        case(n, n, "one row a rank", 8),
-        case(2 * n, 3 * n, f"{2 * n} × {3 * n}", 9),
-        case(2 * n - 1, n, "rows that do not divide", 10, "float64"),
-        case(n, n + 1, "columns that do not divide", 11),
-        case(n + 1, 2 * n + 1, "neither divides", 12),
-        case(8 * n, 16 * n, "a larger matrix", 13),
-    ]
-
-
-@exercise(
-    "From rows to columns",
-    lambda xs: [part_of(np.concatenate([x for x, _ in xs]), len(xs), r, axis=1) for r in range(len(xs))],
+@on_stages(
+    "The input's gradient now, the weight's later",
+    _halves,
     minutes=15,
     difficulty=3,
-    inputs=_matrices,
-    keeps_input=True,
-    forbids=("all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter"),
-    promises=(Calls(1),),
-    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
+    inputs=_linears,
+    promises=(Calls(0),),
+    harness=run_later_linear,
 )
-def rows_to_columns(x, rows):
-    """Return this rank's block of columns of the matrix that lies on the ranks in blocks of rows.
+def later_linear(x, weight, bias, later):
+    """Return x @ weight.T + bias, whose backward pass leaves the gradients of weight and bias for later.
 
-    A matrix is cut into rows: `x` is this rank's block of them. Return this rank's block of its **columns**. `rows` is
-    the number of rows of the whole matrix.
+    Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and appends
+    to the list `later` one function without arguments. Whoever calls that function, at any later time, adds the
+    gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these gradients carry
+    no graph. `x` has any number of dimensions, the last one being that of the inputs. Communicate nothing.
 
-    Blocks are those of `torch.chunk`, as in DTensor: as long as the quotient rounded **up**, so the last blocks may be
-    shorter, or empty. **One** call that communicates, and no rank receives what it does not keep:
-    `dist.all_to_all_single(out, all_that_i_send, receive_sizes, send_sizes)` on flat tensors takes blocks of different
-    lengths.
-    Hint: Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with two
-    lists: how many rows and how many columns the block of each rank has.
-    Hint: With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns
-    in the same way.
-    Hint: `x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what you
-    send. From rank r you receive `heights[r]` rows of `widths[rank]` numbers.
-    Hint: What arrives is in the order of the ranks, so in the order of the rows: `received.view(rows, mine)`.
-    Afterwards: Each rank sends its rows once, without its own part: (N − 1)/N · S, however large the matrix. Gathering
-    sends N times as much. DTensor does the same with NCCL; on CPUs it gathers and cuts, as its warning says.
+    The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at what has
+    been computed by then, and only then calls the functions. It counts the products of matrices: one a layer in the
+    backward pass, one a layer later.
+    Hint: A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias`
+    leaves their gradients alone.
+    Hint: `backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and
+    `dy` from where it was made.
+    Hint: With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, and
+    the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of the backward
+    pass.
+    Afterwards: The stage before gets its gradient after half of the work, and the other half fills what would be a
+    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The authors of zero
+    bubble, and DeepSeek's DualPipe, keep such a list too.
     """
-    high, wide = -(-rows // world_size), -(-x.shape[1] // world_size)
-    heights = [max(0, min(rows, (r + 1) * high) - r * high) for r in range(world_size)]
-    widths = [max(0, min(x.shape[1], (r + 1) * wide) - r * wide) for r in range(world_size)]
-    mine = widths[rank]
-    send = torch.cat([block.flatten() for block in x.split(widths, dim=1)])
-    received = x.new_empty(rows * mine)
-    dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
-    return received.view(rows, mine)
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x)
+            return x @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+
+            @torch.no_grad()  # outside of the backward pass autograd would note it
+            def weights():
+                rows = dy.reshape(-1, dy.shape[-1])
+                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
+                    p.grad = slope if p.grad is None else p.grad + slope
+
+            later.append(weights)
+            return dy @ weight, None, None
+
+    return Linear.apply(x, weight, bias)
 
 
-def _activated(xs: Sequence[Any]) -> list[Any]:
-    x = np.concatenate([mine for mine, _, _ in xs], axis=1)
-    w = np.concatenate([mine for _, mine, _ in xs])
-    y = np.maximum(x @ w + xs[0][2], 0)
-    return [part_of(y, len(xs), r) for r in range(len(xs))]
+def run_split_order(split_order, weight, inputs, targets):
+    """Ask for every rank's list, and run them."""
+    plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
+    orders = [split_order(list(order), r) for r, order in enumerate(plain)]
+    for r, (order, given) in enumerate(zip(orders, plain)):
+        assert isinstance(order, (list, tuple)), "It returns no list."
+        rest = [tuple(op) for op in order if op[0] != "W"]
+        assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
+    return run_orders(orders, weight, inputs, targets, pipeline.zero_bubble(world_size, len(inputs)))
 
 
-def _cut_on_k(n: int) -> list[Case]:
-    def case(m: int, k: int, wide: int, about: str, seed: int, bias: float = 1.0) -> Case:
-        rng = np.random.default_rng([122, seed, n])
-        x, w = (rng.integers(-4, 5, shape).astype("float32") for shape in ((m, k), (k, wide)))
-        b = (bias * rng.integers(4, 9, wide)).astype("float32")
-        return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
+@on_stages(
+    "When to do the second halves",
+    lambda xs: ordered(xs, pipeline.zero_bubble),
+    difficulty=2,
+    inputs=lambda n: [
+        Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
+        Case(batches(n, 41, n), f"{n} micro-batches"),
+        Case(batches(n, 42, 1), "one micro-batch"),
+        Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
+    ],
+    harness=run_split_order,
+)
+def split_order(order, place):
+    """Return 1F1B's list for this rank with ("W", m), the second halves, put in.
+
+    `order` is what rank number `place` does in 1F1B's schedule: a list of `("F", m)` and `("B", m)`. Now `("B", m)` is
+    only the first half of a backward pass, and `("W", m)` is the second half: the gradients of the weights. Return the
+    list with a `("W", m)` put in for each micro-batch, somewhere after its `("B", m)`; leave everything else in its
+    order.
+
+    A forward pass and each half of a backward pass take one turn. With P ranks and M micro-batches (P or more), a
+    training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half is done,
+    and no rank may keep more than P micro-batches at once. Communicate nothing.
+
+    The check asks for the lists of all ranks and runs them. On the right of the picture: the weight's gradient, the
+    most micro-batches that were kept at once, and the turns of a training step.
+    Hint: Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?
+    Hint: Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than that,
+    it must not keep the rank before it waiting later on. How many second halves may it put off, so that it keeps P
+    micro-batches at most? In 1F1B it keeps one.
+    Hint: Rank r puts the second halves off by r micro-batches: after B of micro-batch m comes W of m − r. Those that
+    are left come at the end.
+    Afterwards: This is the schedule that its authors call ZB-H1. Near the end, each rank but the first does what it has
+    put off, in turns in which it would stand idle. The price is memory: every rank now keeps as much as 1F1B's first
+    rank.
+    """
+    found, waiting = [], []
+    for op in order:
+        found.append(op)
+        if op[0] == "B":
+            waiting.append(("W", op[1]))
+            if len(waiting) > place:
+                found.append(waiting.pop(0))
+    return found + waiting
+
+
+def _tied(xs: Sequence[Any]) -> list[Any]:
+    first, slope = xs[0][0], xs[0][1] + xs[-1][1]
+    after = {"gradient": slope, "weight": (first - 0.5 * slope).astype(first.dtype)}
+    return [after, *[None] * (len(xs) - 2), after]
+
+
+def _two_ends(n: int) -> list[Case]:
+    def case(about: str, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Case:
+        rng = np.random.default_rng([13, seed, n])
+        return Case([tuple(rng.integers(-9, 10, shape).astype(dtype) for _ in range(2)) for _ in range(n)], about)
+
+    return [case("four numbers", 12, (4,)), case("a matrix", 13, (3, 2)), case("float64", 14, (5,), "float64")]
+
+
+def run_tie_ends(tie_ends, weight, slope):
+    """Do a training step with what keeps the copies' gradients equal."""
+    weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
+    tied = tie_ends(weight)
+    assert callable(tied), "It returns no function."
+    as_many_groups()
+    if weight is not None:
+        (weight * slope).sum().backward()
+    tied()
+    if weight is None:
+        return None
+    with torch.no_grad():
+        weight -= 0.5 * weight.grad
+    return {"gradient": weight.grad, "weight": weight.detach()}
+
+
+@on_stages(
+    "One matrix, at both ends of the pipeline",
+    _tied,
+    minutes=7,
+    difficulty=2,
+    inputs=_two_ends,
+    tolerance=1e-6,
+    harness=run_tie_ends,
+)
+def tie_ends(weight):
+    """Make both copies of the shared matrix equal; return what keeps their gradients equal.
+
+    The embedding on the first rank and the output on the last one are meant to be **one** matrix. On these two ranks
+    `weight` is their copy of it, a parameter; on all ranks between them it is `None`. Every rank calls
+    `tie_ends(weight)` once, before training. Make the last rank's copy equal to the first one's, and return a function
+    `tied()` that **every** rank calls after each backward pass: it gives both copies the gradient that one process
+    would have. Ranks between the ends take part in no collective.
+
+    In the picture: a copy and its own gradient on the left; both after a training step with `lr=0.5` on the right.
+    Hint: The loss depends on the matrix in two places. By the chain rule its gradient is the **sum** of both.
+    Hint: A group of the two ranks: `dist.new_group([0, world_size - 1])`. Who has to call it? (Lesson 01.)
+    Hint: In `tied()`: `dist.all_reduce(weight.grad, group=ends)`, on the two ranks that have the matrix.
+    Afterwards: Equal weights and equal gradients: from then on both copies stay equal, as in data-parallel training,
+    but the gradients are **added**, not averaged. Megatron-LM does exactly this, once in a training step.
+    """
+    # yours
+    ends = dist.new_group([0, world_size - 1])
+    if weight is not None:
+        dist.broadcast(weight.detach(), src=0, group=ends)
+    # end
+
+    def tied():
+        """Give both copies the gradient that one process would have."""
+        # yours
+        if weight is not None:
+            dist.all_reduce(weight.grad, group=ends)
+        # end
+
+    return tied
+
+
+def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
+    n, (_, inputs, targets) = len(xs), xs[0]
+    plan = pipeline.interleaved(n, len(inputs), chunks)
+    slopes = trained([xs[stage % n][0] * (1 + stage // n) for stage in range(n * chunks)], inputs, targets)[1]
+    end = float(max(box.end for mine in plan.played for box in mine))
+    return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": end} for r in range(n)]
+
+
+@on_stages(
+    "Several stages on a rank",
+    _interleaved,
+    minutes=20,
+    difficulty=3,
+    inputs=lambda n: [
+        Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 31, n), f"two chunks, {n} micro-batches", {"chunks": 2}),
+        Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
+        Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
+    ],
+    harness=partial(run_as_in, pipeline.interleaved),
+)
+def interleaved_order(place, ranks, parts, chunks):
+    """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.
+
+    Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all ranks
+    once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and `("B", m,
+    c)`, for `parts` micro-batches, a multiple of `ranks`.
+
+    Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through chunk 1,
+    and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · (`ranks` − `place`
+    − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do one forward and one backward
+    pass in turns, then the backward passes that are left. With one chunk, begin with `ranks` − `place` − 1 as in 1F1B.
+
+    The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one a
+    chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass through
+    **all** chunks of a rank takes 1, and a backward pass 2.
+    Hint: Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has `parts`
+    · `chunks` entries.
+    Hint: `[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the
+    other list has the chunks in reversed order.
+    Hint: The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there
+    is one left, and the next backward pass, in turns.
+    Afterwards: The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not
+    for all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where
+    messages take no time, it gains nothing and keeps more activations; where they do, it gives them time.
+    """
+    groups = range(0, parts, ranks)
+    forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
+    back = [("B", first + i, c) for first in groups for c in reversed(range(chunks)) for i in range(ranks)]
+    ahead = ranks - place - 1
+    if chunks > 1:
+        ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))
+    order = forward[:ahead]
+    for i, op in enumerate(back):
+        order += [*forward[ahead + i : ahead + i + 1], op]
+    return order
+
+
+def _norm(xs: Sequence[Any]) -> list[Any]:
+    every = [g for (gradients,) in xs for g in gradients][:-1]  # the last one is the first one: the tied matrix
+    return [float(np.sqrt(sum(float((g.astype("float64") ** 2).sum()) for g in every)))] * len(xs)
+
+
+def _stages(n: int) -> list[Case]:
+    def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
+        rng = np.random.default_rng([13, seed, n])
+
+        def drawn(count: int) -> list[Any]:
+            return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
+
+        tied = (level * rng.normal(size=(3, 2))).astype(dtype)
+        middle = [([*drawn(most)],) for _ in range(n - 2)]
+        return Case([([tied, *drawn(most)],), *middle, ([*drawn(most - 1), tied],)], about)
 
     return [
-        case(n, n, 2, "one column a rank, no bias", 20, bias=0.0),
-        case(n, n, 2, "with a bias", 24),
-        case(2 * n, 2 * n, 3, "two columns a rank", 22),
-        case(8 * n, 4 * n, 6, "a larger product", 23),
+        case("two gradients on a rank, and one more on rank 0", 50, 2),
+        case("the last rank has only the tied matrix", 51, 1),
+        case("float64", 52, 3, "float64", 5.0),
     ]
 
 
-def broken_product_on_k(x, w, bias):
-    y = torch.relu(x @ w + bias)
-    mine = y.new_empty(len(y) // world_size, y.shape[1])
-    dist.reduce_scatter_single(mine, y)
-    return mine
+def as_number(norm, *_):
+    """Return a norm as a number."""
+    assert norm is not None, "It returns nothing."
+    return float(norm)
 
 
-@exercise(
-    "Repair a layer whose result is a partial sum",
-    _activated,
-    minutes=5,
-    inputs=_cut_on_k,
-    tolerance=1e-5,
-    forbids=("all_reduce", "all_gather"),
-    promises=(Calls(1),),
-    least=Least(rounds=lambda n: 1),
-)
-def product_on_k(x, w, bias):
-    """Return this rank's rows of relu(X W + bias), where X is cut into columns and W into rows.
-
-    X is cut into columns and W into rows, so `x @ w` on each rank is a part of the sum X W. Return this rank's block of
-    **rows** of relu(X W + bias); the number of ranks divides the rows of X, and `bias` is the same on all ranks.
-    **One** call that communicates; nobody needs all of X W.
-
-    The specimen has two mistakes. Both are right on one rank.
-    Hint: relu(a + b) is not relu(a) + relu(b). When may a rank apply it?
-    Hint: The bias belongs into the sum once, and the specimen adds it on every rank.
-    Hint: Both go into the last line: `torch.relu(mine + bias)`.
-    Afterwards: A partial sum may be added to another one and multiplied by a number, for both can wait. Everything else
-    has to come after the reduction. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
-    """
-    y = x @ w
-    mine = y.new_empty(len(y) // world_size, y.shape[1])
-    dist.reduce_scatter_single(mine, y)
-    return torch.relu(mine + bias)
-
-
-def tiles(whole: np.ndarray, n: int, rows: int) -> list[np.ndarray]:
-    """Return each rank's tile of a matrix on a grid of n ranks with so many rows."""
-    across = n // rows
-    return [part_of(part_of(whole, rows, r // across), across, r % across, 1) for r in range(n)]
-
-
-def _product(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
-    lines = [xs[i : i + len(xs) // rows] for i in range(0, len(xs), len(xs) // rows)]
-    x, w = (np.block([[mine[which] for mine in line] for line in lines]) for which in range(2))
-    return tiles(x @ w, len(xs), rows)
-
-
-def _grids(n: int) -> list[Case]:
-    def case(rows: int, panels: int, m: int, k: int, wide: int, seed: int, dtype: str = "float32") -> Case:
-        rng = np.random.default_rng([122, seed, n])
-        x, w = (tiles(rng.integers(-4, 5, shape).astype(dtype), n, rows) for shape in ((m, k), (k, wide)))
-        about = f"a grid of {rows} × {n // rows}, {panels} panels"
-        return Case([*zip(x, w)], about, {"rows": rows, "panels": panels})
-
-    lines = [case(1, n, 2, 2 * n, n, 33), case(n, n, n, 2 * n, 2, 34)]
-    if n != 4:
-        return [*lines, case(1, 2 * n, 4, 8 * n, 4 * n, 35)]
-    square = [case(2, 2, 2, 2, 2, 30), case(2, 2, 4, 6, 8, 31, "float64"), case(2, 4, 4, 8, 4, 32)]
-    return [*square, *lines, case(2, 4, 16, 32, 24, 35)]
-
-
-def on_grid(x, w, rows, panels):
-    """Return the arguments, with the groups of this rank's row and column."""
-    table = torch.arange(world_size).view(rows, -1)
-    return x, w, my_group(table.tolist()), my_group(table.T.tolist()), panels
-
-
-@exercise(
-    "Multiply on a grid of ranks",
-    _product,
-    minutes=20,
-    difficulty=3,
-    inputs=_grids,
-    tolerance=1e-5,
-    keeps_input=True,
-    forbids=("all_gather", "gather", "all_reduce", "reduce_scatter", "all_to_all"),
-    given="panel",
-    setup=on_grid,
-)
-def summa(x, w, row, column, panels):
-    """Return this rank's tile of the product of two matrices that lie in tiles on a grid of ranks.
-
-    The ranks form a grid. X and W are cut into as many blocks of rows as the grid has rows, and each of these into as
-    many blocks of columns as it has columns: `x` and `w` are this rank's tiles. Return its tile of X W.
-
-    The sum over k is taken in `panels` pieces of equal length, one after the other. Piece p of X is a strip of columns,
-    and one rank of each `row` of the grid has this row's part of it; piece p of W is a strip of rows, and one rank of
-    each `column` has its part. The tiles divide into pieces, and `panel` is there: with whom a piece lies, and where in
-    the tile. **Broadcast** the two pieces, multiply, add. Gather nothing: a rank has room for one piece of each.
-
-    `row` and `column` are process groups. Their ranks are in the order of the grid.
-    Hint: Your tile of the result needs the whole strip of X of your grid row, and the whole strip of W of your grid
-    column: but never at once. For each piece, who has it?
-    Hint: `owner, piece = panel(p, panels, row)`; `x.chunk(pieces of a tile, dim=1)[piece]` is it on the owner, and has
-    the right shape on all others. Broadcast a `.clone()` of it.
-    Hint: `dist.broadcast(left, group=row, group_src=owner)`, the same for W with `dim=0` and `column`, and then `y +=
-    left @ right`.
-    Afterwards: This is SUMMA (van de Geijn and Watts, 1997), which ScaLAPACK multiplies with. On a grid of √N × √N
-    ranks, each one receives less than 2/√N of a matrix. With both matrices cut in one dimension, a rank has to receive
-    nearly all of one of them, however many ranks there are. DTensor on a 2 × 2 mesh gathers the strips instead.
-    """
-    y = x.new_zeros(len(x), w.shape[1])
-    for p in range(panels):
-        # yours
-        owner, piece = panel(p, panels, row)
-        left = x.chunk(panels // dist.get_world_size(row), dim=1)[piece].clone()
-        dist.broadcast(left, group=row, group_src=owner)
-        owner, piece = panel(p, panels, column)
-        right = w.chunk(panels // dist.get_world_size(column), dim=0)[piece].clone()
-        dist.broadcast(right, group=column, group_src=owner)
-        y += left @ right
-        # end
-    return y
-
-
-CHAINS = (
-    ([8, 32, 8], 4, 4),
-    ([8, 32], 4, 4),
-    ([32, 8], 4, 4),
-    ([8, 32, 32, 8], 10, 2),
-    ([4096, 16384, 4096, 16384, 4096], 2048, 8),
-    ([1024, 64, 1024, 16, 512], 100, 3),
-    ([64, 8, 8, 8, 64, 512, 8], 32, 16),
-    ([64, 64, 64, 32, 8], 1, 4),
-)
-
-
-@exercise(
-    "The cheapest cuts of a chain of layers",
-    lambda xs, **chain: [cheapest_chain(**chain)] * len(xs),
-    minutes=12,
+@on_stages(
+    "The norm of the whole model's gradient",
+    _norm,
     difficulty=2,
-    inputs=options(
-        "widths tokens ranks",
-        *((f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", w, t, r) for w, t, r in CHAINS),
-    ),
-    ranks=(2,),
-    tolerance=1e-9,
-    promises=(Calls(0),),
+    inputs=_stages,
+    promises=(Calls(1),),
+    setup=lambda gradients: (gradients, {0: 0, world_size - 1: len(gradients) - 1}.get(rank)),
+    collect=as_number,
 )
-def cheapest_chain(widths, tokens, ranks):
-    """Return how many numbers each rank has to send, for the best choice of cuts.
+def pipeline_norm(gradients, tied):
+    """Return the norm of the whole model's gradient, with the tied matrix once.
 
-    A chain of layers multiplies `tokens` rows by one matrix after the other: layer i's has `widths[i]` rows and
-    `widths[i + 1]` columns. **Every** matrix is cut over the `ranks`, either into columns or into rows. After each
-    layer comes an activation function, so a partial sum has to be added up at once, by an all-reduce. `X` is whole
-    on every rank to begin with, and the last result has to be whole on every rank.
+    To clip a gradient you need the norm of **all** of it. `gradients` is the list of the gradients of this rank's
+    stage. The first and the last rank hold copies of one matrix, as in `tie_ends`, and both copies already have the
+    same gradient: `gradients[tied]`. On all other ranks, `tied` is `None`. Return, on every rank, the norm that one
+    process would find, which has this matrix once: the root of the sum of all squares. **One** collective, of one
+    number. A rank may hold nothing but the tied matrix.
 
-    Return the smallest amount of **numbers** that each rank has to send, over all choices of cuts:
-
-    - a matrix cut into **columns** needs its input whole (an all-gather where it is not), and leaves columns;
-    - one cut into **rows** takes its input whole or in columns, and leaves a sum: an all-reduce makes it whole.
-
-    Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce.
-    Communicate nothing.
-    Hint: With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`.
-    Only one thing has to be carried from layer to layer.
-    Hint: That one thing is whether the last result is whole or in columns. Keep the least sum for each of the two.
-    Hint: By columns: `min(whole, cut + gather(before))`. By rows: `min(whole, cut) + all_reduce(after)`. At the end,
-    columns have to be gathered.
-    Afterwards: Columns, then rows: with wide layers in between, Megatron's pairs are the best choice, one all-reduce
-    for two matrices. Where a layer in the middle is narrow, another choice wins. Alpa (2022) searches such choices for
-    whole models, operation by operation.
+    In the picture: each rank's gradients on the left, the norm on the right.
+    Hint: Squares add up, norms do not. Which ranks have squares that another rank has, too?
+    Hint: One of the two ends leaves the tied matrix out of its sum. Begin with `torch.zeros(())`, which is also the sum
+    of nothing.
+    Hint: `dist.all_reduce(squares)`, and then the root, on every rank.
+    Afterwards: If each stage clipped by its own norm, each would scale by a different factor. Megatron-LM leaves out
+    copies of shared weights in the same way, and adds up the squares over the pipeline. All stages wait here for the
+    slowest one: this is why zero bubble's authors put the check after the step.
     """
-    share = (ranks - 1) / ranks * tokens
-    whole, cut = 0.0, float("inf")  # the least so far, where the last result is whole, and where it is in columns
-    for layer in range(len(widths) - 1):
-        by_columns = min(whole, cut + share * widths[layer])
-        by_rows = min(whole, cut) + 2 * share * widths[layer + 1]
-        whole, cut = by_rows, by_columns
-    return min(whole, cut + share * widths[-1])
+    squares = torch.zeros((), dtype=torch.float64, device=device)
+    for i, gradient in enumerate(gradients):
+        if i != tied or rank == 0:
+            squares += (gradient.double() ** 2).sum()
+    dist.all_reduce(squares)
+    return squares.sqrt()

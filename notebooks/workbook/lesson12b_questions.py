@@ -1,294 +1,124 @@
-"""Predictions of lesson 12b: a vocabulary in parts, what placements say and hide, and which products need a message."""
+"""The predictions of lesson 12b: what a small bubble takes, what shrinks it and at what price, and what is sent."""
 
-from labkit.grading.prediction import ask, series
+from labkit.grading.prediction import ask
 
-table_or_rows = ask("""
-An embedding table has 128,000 rows of 4,096 numbers, and eight ranks hold an eighth of the rows each. The batch has
-4,096 tokens. Some lists of uses say: *embedding tables: gather the shards for the full vocabulary*. The other way is
-that each rank looks up the rows it has, and an all-reduce adds up what was found. Both with collectives that send the
-least: how many **times** as many bytes does the all-gather of the table take?
-= 15.625 times +- 10 %
-( ) 31.25
-    > An all-reduce sends everything twice: once to add up, once to hand out the sum.
-( ) 3.90625
-    > Every rank has an eighth, and the all-gather brings it the other seven.
-( ) 62.5
-    > It is the all-reduce that sends twice, and its bytes stand below the line.
-( ) 125.0
-    > Both are shared by eight ranks: the factor 7/8 is in both.
-Why: About 16 times: 128,000 rows against 4,096, and the all-reduce sends its rows twice. And every rank would have to
-have room for the whole table, which was cut because it is too large. With more tokens the all-reduce catches up: at
-64,000 tokens both send the same. Then it is memory that decides.
+fewest_micro_batches = ask("""
+Eight equal stages, 1F1B. How many micro-batches does a training step need at least, so that the bubble is at most 10 %
+of the time?
+= 63.0 +- 2 %
+( ) 70
+    > 7 of 70 turns idle: the 70 turns include the 7 idle ones.
+( ) 80
+    > 10 for each of the 8 stages? A rank stands idle for 7 turns.
+( ) 72
+    > 9 · 8: there are P − 1 idle turns, 7.
+( ) 8
+    > With as many micro-batches as stages, nearly half of the time is bubble: 7 of 15 turns.
+Why: 63: (P − 1) / (M + P − 1) ≤ 0.1 means M ≥ 9 · (P − 1) = 63. A small bubble takes many times more micro-batches than
+stages, and a micro-batch has at least one row.
 """)
 
-two_ends = series(
-    """
-Two questions before you write it. The model answers both when it trains with a vocabulary that is cut.
-""",
-    padding_of_a_vocabulary="""
-36 words do not fill the rows that four ranks have: the last four rows of the table are padding, all zeros. Somebody
-forgets that they are no words, and takes the loss over all 40 columns. What does training look like?
-( ) as before: a row of zeros adds nothing
-    > That would be true of a sum of scores. The loss adds up exp(score), and exp(0) is 1.
-( ) the loss is not a number
-    > That would be true if a logarithm of 0 came up. The scores of the padding are 0, and so they are finite.
-(x) the loss is a little too large, and the padding gets gradients
-( ) the last rank waits for targets that never come
-    > Nobody waits for targets: the ranks make the same calls, whatever is in their rows.
-Why: Too large: each padding row takes part in the softmax as a word with the score 0. If all scores were 0, the loss
-would be log 40 instead of log 36. Training then pushes the padding away, with gradients that the model without padding
-does not have. Nothing looks broken, which is why it stays in the code.
-""",
-    gradients_of_the_output_layer="""
-Backward through the output layer: the features `x` are the same on all ranks, `part` has some of the rows, and each
-rank knows the gradient of its own scores. It computes a gradient of `x` and one of `part` from that. Which of them has
-to be added up over the ranks?
-( ) both
-    > That would be true of weights that are copies. No other rank has anything to add to these rows: a score belongs
-    to one word, and a word to one rank.
-(x) only the gradient of `x`
-( ) only the gradient of `part`
-    > It is the other way round. A row's gradient comes from the scores of its own word, and these are all on its
-    rank. The features were used by every rank.
-( ) neither: all ranks have the same `x` and the same loss
-    > They have the same `x`, but each has used it for other scores. One process would add up the gradients of all
-    uses.
-Why: Only that of `x`: it took part in the scores of all words, and each rank knows the gradients of the scores of its
-own words only. This is *f* of lesson 12, and the one all-reduce that the backward pass makes. The gradient of `part` is
-complete where it is. This holds for every weight that is cut by tensor parallelism: its gradient is cut in the same
-way, and the optimizer needs no message.
-""",
-)
+one_slow_stage = ask("""
+Four ranks, 8 micro-batches, all forward and then all back. If a forward pass takes 30 ms on every rank and a backward
+pass 60 ms, the step takes 990 ms: 11 turns of 90 ms. Now rank 1's stage takes twice as long as each of the others: 60
+and 120 ms. For how many milliseconds does the training step run?
+= 1710.0 ms +- 4 %
+( ) 1237.5
+    > A quarter more work, a quarter more time? That would be true if the ranks could share the work.
+( ) 1080
+    > That is one turn longer. But the slow stage is slow for each of the 8 micro-batches.
+( ) 1980
+    > That would be true if all four were twice as slow. The others still pass things on in 90 ms.
+( ) 1440
+    > These are the 8 turns of rank 1. The first micro-batch has to come to it, and the last one to go on.
+( ) 1590
+    > That is 1F1B's order, which hides a little of it.
+Why: 1,710 ms: eight turns of the slow stage, 180 ms each, and one turn of each of the three others, 90 ms each. A
+quarter more work makes the step 73 % longer, because every micro-batch has to go through the slow stage. The other
+ranks compute for 720 ms and wait for the rest.
+""")
 
-six_redistributions = series(
-    """
-`X.redistribute(placements=[…])` brings a DTensor into another layout on the same ranks. Which collective does each of
-these need, if no rank is to receive what it does not keep?
-""",
-    shard_to_replicate="""
-`Shard(0)` → `Replicate()`:
-( ) nothing is sent
-    > A rank has only its own block, and wants the others.
-(x) all-gather
-( ) all-reduce
-    > There is nothing to add up: the blocks are different rows.
-( ) reduce-scatter
-    > That is the other direction, and of a sum.
-( ) all-to-all
-    > In an all-to-all a rank ends with as much as it had. Here it ends with everything.
-Why: An all-gather: every rank has a block, and wants all of them.
-""",
-    partial_to_replicate="""
-`Partial()` → `Replicate()`:
-( ) nothing is sent
-    > The parts differ. Somebody has to add them up.
-( ) all-gather
-    > Then every rank would have all parts, and still no sum.
-(x) all-reduce
-( ) reduce-scatter
-    > It leaves each rank with a block of the sum, and here every rank wants all of it.
-( ) all-to-all
-    > It moves blocks about and adds nothing up.
-Why: An all-reduce: every rank has a part of the sum, and wants the sum.
-""",
-    partial_to_shard="""
-`Partial()` → `Shard(0)`:
-( ) nothing is sent
-    > A rank has its part of the sum of every block, and lacks the others' parts.
-( ) all-gather
-    > Nobody wants all the parts: each rank wants one block, added up.
-( ) all-reduce
-    > It works, at twice the bytes: every rank would receive blocks that it then drops.
-(x) reduce-scatter
-( ) all-to-all
-    > It brings the right blocks to the right ranks, but it does not add them up.
-Why: A reduce-scatter: half of an all-reduce, for each rank wants the sum of its own block only.
-""",
-    shard_to_shard="""
-`Shard(0)` → `Shard(1)`:
-( ) nothing is sent
-    > A rank has all columns of its rows. It wants all rows of its columns.
-( ) all-gather
-    > It works, but brings N times as much as each rank keeps.
-( ) all-reduce
-    > There is nothing to add up.
-( ) reduce-scatter
-    > There is nothing to add up.
-(x) all-to-all
-Why: An all-to-all: every rank has something for every other one, where its rows cross the other's columns. It is a
-transposition of blocks. On CPUs torch gathers everything and drops the rest, as its warning says; with NCCL it makes
-the all-to-all.
-""",
-    partial_to_columns="""
-`Partial()` → `Shard(1)`:
-( ) nothing is sent
-    > A rank has its part of the sum of every block, and lacks the others' parts.
-( ) all-gather
-    > Nobody wants all the parts: each rank wants one block, added up.
-( ) all-reduce
-    > It works, at twice the bytes: every rank would receive blocks that it then drops.
-(x) reduce-scatter
-( ) all-to-all
-    > It brings the right blocks to the right ranks, but it does not add them up.
-Why: A reduce-scatter again, of blocks of columns. How the blocks lie in memory is the library's business: it makes each
-one contiguous first.
-""",
-    replicate_to_shard="""
-`Replicate()` → `Shard(0)`:
-(x) nothing is sent
-( ) all-gather
-    > That is the way back.
-( ) all-reduce
-    > Every rank has the right numbers already.
-( ) reduce-scatter
-    > That would add up N equal copies, and give N times the numbers.
-( ) all-to-all
-    > What would they send? Every rank has everything.
-Why: Nothing. Every rank has all of it, and keeps its own block.
-""",
-)
+price_of_interleaving = ask("""
+Each rank gets two smaller stages instead of one: rank 0 the first and the fifth eighth of the model, rank 1 the second
+and the sixth, and so on. The bubble shrinks to about a half. What is the price?
+( ) twice the weights on each rank
+    > That would be true if each chunk were as large as the stage before. Each has half of its layers.
+( ) other gradients: a micro-batch meets newer weights in the second chunk
+    > That would be true of schedules that update within a step (PipeDream). Here all weights stay as they are until
+    every micro-batch is back.
+(x) about twice as many messages, and more activations on the first ranks
+( ) nothing: it is only another way to deal out the layers
+    > Count the borders: a micro-batch now crosses 7 of them instead of 3, each way.
+Why: Messages, and some memory. A micro-batch crosses 7 borders instead of 3, each way, and as many numbers cross each
+of them as before. And rank 0 begins with more forward passes, so it keeps more activations.
+""")
 
-four_claims = series(
-    """
-A placement is a claim about what the ranks hold. Four questions about such claims; the cells below run them, one after
-the other.
-""",
-    uneven_shards="""
-A matrix of five rows is distributed over four ranks with `Shard(0)`. How many rows do the ranks hold, in the order of
-the ranks?
-( ) 2, 1, 1, 1
-    > That would be true of `tensor_split`, which makes the parts as equal as it can.
-(x) 2, 2, 1, 0
-( ) 2, 2, 2, 2, with rows of zeros at the end
-    > Padding is only added for a transfer, and taken off again. The local tensors have no padding.
-( ) none: it raises an error, because 4 does not divide 5
-    > That would be true of `reduce_scatter_single` and its like. DTensor allows it.
-Why: 2, 2, 1, 0: `Shard` cuts as `torch.chunk` does, into blocks as long as the quotient rounded up. A rank can be left
-with nothing. So compute no rank's part by hand: look at `to_local()`.
-""",
-    a_placement_that_lies="""
-Each rank has computed the gradient of its own rows of the batch, so the ranks' tensors differ. Somebody makes a DTensor
-of them: `DTensor.from_local(gradient, mesh, [Replicate()])`, and calls `full_tensor()`. What comes back?
-(x) on each rank its own gradient
-( ) the mean, because a copy has to be the same everywhere
-    > Nobody checks that the copies are the same, and nobody makes them so.
-( ) an error: the ranks' tensors differ
-    > To find that out, the ranks would have to send each other their tensors. `from_local` sends nothing by default.
-( ) rank 0's gradient on every rank
-    > That would be true with `run_check=True`, which broadcasts rank 0's tensor. It is off by default.
-Why: Each rank's own: to make a `Replicate()` whole, there is nothing to do. `from_local` believes what you say. From
-here on the ranks compute with different numbers under one name, and nothing raises. `Partial()` was what these
-gradients are.
-""",
-    relu_of_a_partial="""
-`P` is a DTensor with the placement `Partial()`: rank 0 holds [1, 3], every other rank [1, −1]. On four ranks the sum is
-[4, 0]. What do `P.relu().full_tensor()` and the sum over the ranks of `P.to_local().relu()` give?
-( ) [4, 0] and [4, 0]
-    > The second one is the sum of what each rank's relu leaves: rank 0's 3 stays, the others' −1 does not.
-( ) [4, 3] and [4, 3]
-    > That would be true if DTensor did what each rank does alone. It knows that these are parts of a sum.
-(x) [4, 0] and [4, 3]
-( ) an error and [4, 3]
-    > DTensor need not refuse: it can add up first, and does.
-Why: DTensor knows that a relu of parts is not a part of the relu. It all-reduces first, without a word: that is right,
-and it costs what you may not have meant to pay. With `to_local()` you take over the responsibility.
-""",
-    full_tensor_on_one_rank="""
-`X` is cut into rows. For a log line, only rank 0 prints the norm: `if rank == 0: print(X.full_tensor().norm())`. What
-happens?
-( ) it prints the norm: rank 0 fetches the other blocks
-    > That would be true if a rank could fetch from others that do nothing. They have to send.
-( ) it prints the norm of rank 0's rows
-    > That would be true of `X.to_local().norm()`.
-(x) rank 0 waits, and nobody comes
-( ) it raises an error on rank 0 at once, which says that a DTensor belongs to all ranks
-    > Nothing on rank 0 knows what the others do.
-Why: It waits: `full_tensor()` is an all-gather. The same holds for every operation that needs a collective, and with
-DTensor you do not always see which one does. So let all ranks compute, and only one of them print.
-""",
-)
+bubble_of_zero_bubble = ask("""
+Four ranks, 8 micro-batches. A forward pass takes 30 ms, and so does each of the two halves of a backward pass. In 1F1B
+a rank stands idle for 3 turns of 90 ms. Now the stage before waits for **one** half of a backward pass, and a rank does
+the other halves when it has nothing else to do. In the best case, for how many milliseconds does a rank still stand
+idle in the step?
+= 90.0 ms +- 5 %
+( ) 270
+    > That is 1F1B: 3 forward passes and 3 whole backward passes.
+( ) 180
+    > 3 forward passes at the beginning, and 3 first halves at the end? Rank 3 fills the second of these waits with
+    halves that it has put off.
+( ) 0
+    > The name promises it. But something has to reach the last rank before it can begin.
+( ) 135
+    > Half of 1F1B's? The forward passes at the beginning cannot be split, and the wait at the end goes.
+Why: 90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. Rank 0
+begins at once, and then waits for 3 first halves, until that micro-batch comes back: 90 ms, too. From then on each rank
+always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 second halves that it has put off.
+""")
 
-two_products = series(
-    """
-Y = X @ W, on several ranks. What do they need?
-""",
-    paintings_that_need="""
-Each of the two matrices is cut into rows, into columns, or not at all, over all ranks: nine ways. In how many of them
-does something have to travel **before** the ranks can multiply?
-( ) one
-    > There is more than one. Go through those where **both** are cut: there are four.
-(x) three
-( ) five
-    > Columns with a whole W, and a whole X with rows, are no problem: of the whole matrix, a rank takes the part that
-    it needs, and drops the rest.
-( ) eight
-    > A matrix that is not cut fits everything, and columns with rows meet where the sum is taken.
-Why: Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but they
-are worth different things: in one, every rank computes everything; in three, the result is a sum that nobody has added
-up yet.
-""",
-    tiles_on_a_grid="""
-Four ranks on a mesh of 2 × 2. X is cut into rows over dimension 0, and not over dimension 1. W is cut into columns over
-dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how is it laid out?
-(x) without a message; each rank has one tile of Y
-( ) an all-gather of W along dimension 1, then Y is cut into rows
-    > That would be needed if each rank wanted whole rows of Y. It can compute a tile with what it has.
-( ) without a message; Y is a partial sum
-    > That would be true if X were cut into columns: only a cut along k leaves sums that are not complete.
-( ) not at all: rows and columns do not fit together
-    > They do not over **one** dimension of a mesh. Here they are cut over different ones.
-Why: Without a message. Rank (i, j) has the i-th half of X's rows and the j-th half of W's columns, which is all that
-tile (i, j) of Y needs. Every rank holds half of each matrix, where one dimension would leave it with a quarter of one
-and all of the other.
-""",
-)
+memory_of_zero_bubble = ask("""
+The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 micro-batches at
+once. Whose memory grows the most, if second halves are put off so that no rank makes another one wait?
+( ) rank 0's: it keeps the most already
+    > Nobody stands before rank 0. Whatever it does, nobody waits for it, so it has no reason to put anything off.
+( ) all grow alike
+    > That would be true if all put off equally many. The further back a rank stands, the more ranks wait for its
+    first halves.
+(x) rank 3's: the one that keeps the least so far
+( ) nobody's: the activations are kept for the first half anyway
+    > They are, until the first half is done. 1F1B lets go of them then.
+Why: Rank 3's. All other ranks wait for its first halves, so it puts off the most: three. With these it keeps four
+micro-batches, as many as rank 0. Rank 2 puts off two, and rank 1 one.
+""")
 
-three_annotations = series(
-    """
-The same model with three annotations. What do you expect?
-""",
-    all_reduces_by_annotation="""
-With `columns_then_rows`: in each of the two transformer layers `qkv` and `widen` are cut into columns, `project` and
-`narrow` into rows, and the embedding is cut by its vocabulary. Each product is computed where its weight lies. How many
-all-reduces does the **forward** pass need, up to the scores?
-( ) two
-    > Each layer has two pairs of column and row, and the embedding is a partial sum, too.
-( ) four
-    > These are the two in each of the two layers. The embedding is a partial sum as well.
-(x) five
-( ) nine
-    > A layer that is cut into columns needs nothing in the forward pass.
-Why: Five: one for the embedding, and in each of the two layers one after `project` and one after `narrow`. These are
-the ones that you put in by hand in lesson 12. Here nobody wrote them: partial sums had to be added up before a norm.
-""",
-    cut_the_positions_too="""
-With `every_matrix`: so far one table was whole on every rank, `position.weight`, with a row for each of the eight
-positions of the text. Now it is cut into rows as well. It is added to the looked-up rows, at the beginning. What
-becomes of the all-reduces of the forward pass?
-( ) they stay, and one all-gather of the table comes on top
-    > That would be true if torch made the table whole. It can also cut the other term of the sum.
-( ) they stay: a table that is added needs nothing
-    > A rank has the positions' rows of its block only. It cannot add them to all positions of the text.
-( ) it raises an error: the shapes do not fit
-    > The shapes are those of the whole tensors, and they fit. Only the layouts differ.
-(x) each becomes a reduce-scatter, and the ranks go on with different positions of the text
-Why: Reduce-scatters: the looked-up rows are a partial sum, and to add it to a table that is cut by positions, the
-cheapest is to cut the sum by positions, too. Then norms and the sums around the layers see an N-th of the positions,
-and each layer gathers them and scatters its result. That is **sequence parallelism**, which you wrote by hand in
-lesson 12. Here one annotation is enough for it.
-""",
-    a_foolish_annotation="""
-With `thoughtless`: without thinking, somebody distributes **every** weight of the transformer with `Shard(0)`, biases
-and norms included. What does training do?
-( ) it raises an error at the first product that does not fit
-    > That would be true of local tensors. DTensor brings what does not fit into a layout that does.
-(x) it trains to the same losses, with many more collectives
-( ) it trains, but to other losses, because attention and norms see only parts
-    > No operation works on the parts as if they were the whole: each one knows the layout of its inputs.
-( ) it trains to the same losses, with about as many collectives: everything is cut anyway
-    > How a weight is cut decides what has to travel. Rows in the wrong place cost a gather each.
-Why: The same losses: a placement says where numbers are, not what is computed. A bad annotation is never wrong, only
-slow, and a profile or `CommDebugMode` has to tell you. This is the bargain of DTensor, and of JAX's sharding, which
-made it popular.
-""",
-)
+gradient_of_a_tied_matrix = ask("""
+Many models use one matrix twice: as the embedding, and as the weight of the output layer. Here these are on rank 0 and
+on rank 3, which hold a copy each. After the backward pass each copy has a gradient. Which gradient would one process
+have?
+( ) the mean of the two, as in data-parallel training
+    > In data-parallel training each copy sees other rows, and the loss is a mean over rows. Here both copies take
+    part in the loss of the same rows.
+(x) the sum of the two
+( ) either: both copies have the same gradient
+    > That would be true if both were used in the same place. One looks up characters, the other one scores them.
+( ) the last rank's, because the loss is computed there
+    > The loss also depends on the embedding, through all layers.
+Why: The sum: by the chain rule, each place where a weight is used adds its part. In one process autograd adds them up
+by itself. On two ranks you need an all-reduce between them, once in a training step.
+""")
+
+bytes_over_a_border = ask("""
+A model of 7 billion parameters is 4,096 numbers wide. In a training step a pipeline takes 32 micro-batches of one
+sequence each, 4,096 tokens long, in 16 bits. How many GB of **activations** does one stage send to the next one in that
+step?
+= 1.07 GB +- 10 %
+( ) 0.0336
+    > This is one micro-batch. There are 32 of them.
+( ) 0.537
+    > 16 bits are two bytes.
+( ) 2.147
+    > This counts the gradients, too, which come back. Or four bytes a number?
+( ) 14
+    > These are the weights, 7 billion times two bytes. They stay where they are.
+Why: 1.07 GB: 32 · 4,096 · 4,096 · 2 bytes, and as much again comes back as gradients. Data-parallel training of the
+same model over 8 GPUs all-reduces 14 GB of gradients, for which each sends 24.5 GB. Tensor parallelism over 8 has four
+all-reduces a layer: with 32 layers, each GPU sends 240 GB. So pipelines run across hosts, and tensor parallelism stays
+within one.
+""")

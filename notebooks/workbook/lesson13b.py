@@ -1,382 +1,345 @@
-"""Exercises of lesson 13b: a split backward pass and its order, a matrix at both ends, stages in turns, and a norm."""
+"""Exercises of lesson 13b on a sequence in parts: to all positions and back, and two hard ones."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
-from labkit.grading.exercise import Case
-from labkit.grading.promises import Calls
-from workbook.harnesses import as_many_groups
-from workbook.lesson13 import batches, on_stages, trained
-from workbook.lesson13_orders import ordered, run_as_in, run_orders
-from workbook.tools import pipeline
+from labkit.grading.exercise import Case, exercise
+from workbook.lesson13 import OF_A_LAYER, both_passes, called, copy_in, my_parts
+from workbook.lesson13_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
 
 
-def _halves(xs: Sequence[Any]) -> list[Any]:
-    def rows(a: np.ndarray) -> np.ndarray:
-        return a.reshape(-1, a.shape[-1])
-
-    found, dtype = [], xs[0][0].dtype
-    for first, second, inputs, slopes in ([a.astype("float64") for a in x] for x in xs):
-        h = np.tanh(inputs @ first.T + 1)
-        dz = slopes @ second * (1 - h**2)
-        weights = [rows(dz).T @ rows(inputs), rows(slopes).T @ rows(h), rows(slopes).sum(0)]
-        weights = [a.astype(dtype) for a in weights]
-        found.append({"gradients of x": list((dz @ first).astype(dtype)), "gradients of the weights": weights})
-    return found
+def _gathered(xs: Sequence[Any]) -> list[Any]:
+    y = np.concatenate([x for x, _ in xs], 1)
+    return [{"y": y, "gradient of x": part} for part in np.split(sum(slope for _, slope in xs), len(xs), 1)]
 
 
-def _linears(n: int) -> list[Case]:
-    def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
-        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
-        return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
+def _sequences(n: int) -> list[Case]:
+    rng = np.random.default_rng([12, 8, n])
+
+    def case(shape: tuple[int, int, int], about: str, dtype: str = "float32") -> Case:
+        rows, positions, width = shape
+        whole = (rows, n * positions, width)
+        return Case([tuple(rng.integers(-9, 10, s).astype(dtype) for s in (shape, whole)) for _ in range(n)], about)
 
     return [
-        case("one micro-batch of one row", 20, 1, (1,), 2),
-        case("two micro-batches", 21, 2, (3,), 2),
-        case("two micro-batches of rows and positions, float64", 22, 2, (2, 3), 4, "float64"),
+        case((1, 1, 2), "one position a rank"),
+        case((3, 2, 4), "three rows, two positions a rank, float64", "float64"),
+        case((2, 3, 1), "two rows, three positions a rank"),
     ]
 
 
-def run_later_linear(later_linear, first, second, inputs, slopes):
-    """Take micro-batches through two layers and back, count the products, and only then do what was left for later."""
-    from workbook.on_ranks import Products
-
-    weights = [torch.nn.Parameter(w) for w in (first, second)]
-    biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
-    back, tasks = [], []
-    for x, dy in zip(inputs, slopes):
-        x, later = x.clone().requires_grad_(), []
-        h = torch.tanh(later_linear(x, weights[0], biases[0], later))
-        y = later_linear(h, weights[1], biases[1], later)
-        assert not later, "Something is left for later before the backward pass has begun."
-        with Products() as now:
-            y.backward(dy)
-        assert all(p.grad is None for p in (*weights, *biases)), "After the backward pass, a weight has its gradient."
-        assert now.count <= 2, (
-            f"The backward pass through two layers makes {now.count} products of matrices; 2 are enough for the inputs."
-        )
-        assert len(later) == 2, f"Two layers have left {len(later)} functions for later."
-        back.append(x.grad)
-        tasks.append(later)
-    for later in tasks:
-        with Products() as then:
-            for work in later:
-                work()
-        assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
-    assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
-    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
-        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
+def run_gather_sequence(gather_sequence, x, slope):
+    """Gather and go back; name the mistakes that give the same numbers."""
+    xs, slopes = zip(*everyones((x, slope)))
+    total = sum(slopes)
+    y = gather_sequence(x.requires_grad_())
+    back = called(back_from_the_whole(y, slope))
+    assert back, (
+        "The backward pass communicates nothing. This rank's `dy` is what its own columns say of all positions; the "
+        "other ranks' columns have something to say of these positions, too."
     )
-    return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
+    assert "all_reduce" not in back, (
+        "The backward pass calls all_reduce: it adds up the gradients of all positions on every rank, which keeps "
+        "those of its own positions and throws the others away. A reduce-scatter leaves each rank with its own."
+    )
+    assert not any("gather" in op for op in back), (
+        "The backward pass calls all_gather: every rank gets all gradients of all ranks, and adds up itself. A "
+        "reduce-scatter leaves each rank with the sum for its own positions."
+    )
+    slips = {
+        "puts the parts behind one another in memory, which is by rows: `torch.cat(parts, dim=1)`": torch.cat(xs),
+        "takes the ranks' positions in turns": torch.stack(xs, 2),
+        "rounds the numbers to bfloat16 on their way": torch.cat(xs, 1).bfloat16().to(x.dtype),
+    }
+    slips = {why: gives.reshape(y.shape) for why, gives in slips.items()}
+    name_it(y.detach(), torch.cat(xs, 1), slips, "the whole")
+    parts, flat = total.chunk(world_size, 1), total.flatten().chunk(world_size)
+    slips = {
+        "cuts the gradient in memory's order, which is by rows: cut it along dimension 1": flat[rank].view(x.shape),
+        "returns the first positions' gradient on every rank": parts[0],
+        "divides by the number of ranks: what all columns say is a sum": parts[rank] / world_size,
+    }
+    name_it(x.grad, parts[rank], slips, "the gradient of x")
+    return {"y": y.detach(), "gradient of x": x.grad}
 
 
-@on_stages(
-    "The input's gradient now, the weight's later",
-    _halves,
-    minutes=15,
-    difficulty=3,
-    inputs=_linears,
-    promises=(Calls(0),),
-    harness=run_later_linear,
+@exercise(
+    "From my positions to all of them",
+    _gathered,
+    minutes=8,
+    difficulty=2,
+    inputs=_sequences,
+    **both_passes(2),
+    harness=run_gather_sequence,
 )
-def later_linear(x, weight, bias, later):
-    """Return x @ weight.T + bias, whose backward pass leaves the gradients of weight and bias for later.
+def gather_sequence(x):
+    """Return all positions; in the backward pass, add up the gradients of this rank's positions.
 
-    Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and appends
-    to the list `later` one function without arguments. Whoever calls that function, at any later time, adds the
-    gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these gradients carry
-    no graph. `x` has any number of dimensions, the last one being that of the inputs. Communicate nothing.
+    Each rank holds its part of the sequence: `x` is [rows, positions, width], with the same number of positions on
+    every rank, the first ones on rank 0. Return the whole sequence, [rows, all positions, width]: it goes into a
+    column-parallel layer, **whose columns differ from rank to rank**. So each rank gets back a different `dy`, with all
+    positions. Return the gradient of this rank's `x`. One collective in each direction is enough, and each should move
+    no more than is needed: no all-reduce.
 
-    The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at what has
-    been computed by then, and only then calls the functions. It counts the products of matrices: one a layer in the
-    backward pass, one a layer later.
-    Hint: A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias`
-    leaves their gradients alone.
-    Hint: `backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and
-    `dy` from where it was made.
-    Hint: With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, and
-    the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of the backward
-    pass.
-    Afterwards: The stage before gets its gradient after half of the work, and the other half fills what would be a
-    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The authors of zero
-    bubble, and DeepSeek's DualPipe, keep such a list too.
+    In the picture, `x` and this rank's `dy` are on the left; the whole sequence and the gradient of `x` are on the
+    right.
+    Hint: Forward, as in `whole_output`: an all-gather, and `torch.cat` along the positions.
+    Hint: Backward: each rank has a `dy` for all positions, from its own columns. This rank's positions need the sum
+    over the ranks, and the other positions do not belong to it. Lesson 04 has one collective for that.
+    Hint: `dist.reduce_scatter(dx, parts)`; `parts` are the chunks of `dy` along dimension 1, each made contiguous.
+    Afterwards: The same all-gather as in `whole_output`, and a different backward pass: what matters is what the ranks
+    do with the whole. Its mirror image, reduce-scatter forward and all-gather backward, comes after the row-parallel
+    layer. (`comms.all_gather` goes back by a reduce-scatter, too; on Gloo its bytes are those of an all-reduce.)
     """
 
-    class Linear(torch.autograd.Function):
+    class Gather(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x)
-            return x @ weight.T + bias
+        def forward(ctx, x):
+            x = x.contiguous()
+            parts = [torch.empty_like(x) for _ in range(world_size)]
+            dist.all_gather(parts, x)
+            return torch.cat(parts, dim=1)
 
         @staticmethod
         def backward(ctx, dy):
-            (x,) = ctx.saved_tensors
+            parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]
+            dx = torch.empty_like(parts[rank])
+            dist.reduce_scatter(dx, parts)
+            return dx
 
-            @torch.no_grad()  # outside of the backward pass autograd would note it
-            def weights():
-                rows = dy.reshape(-1, dy.shape[-1])
-                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
-                    p.grad = slope if p.grad is None else p.grad + slope
-
-            later.append(weights)
-            return dy @ weight, None, None
-
-    return Linear.apply(x, weight, bias)
+    return Gather.apply(x)
 
 
-def run_split_order(split_order, weight, inputs, targets):
-    """Ask for every rank's list, and run them."""
-    plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
-    orders = [split_order(list(order), r) for r, order in enumerate(plain)]
-    for r, (order, given) in enumerate(zip(orders, plain)):
-        assert isinstance(order, (list, tuple)), "It returns no list."
-        rest = [tuple(op) for op in order if op[0] != "W"]
-        assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
-    return run_orders(orders, weight, inputs, targets, pipeline.zero_bubble(world_size, len(inputs)))
+outer = partial(np.tensordot, axes=((0, 1), (0, 1)))  # the sum of the outer products over rows and positions
 
 
-@on_stages(
-    "When to do the second halves",
-    lambda xs: ordered(xs, pipeline.zero_bubble),
-    difficulty=2,
-    inputs=lambda n: [
-        Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
-        Case(batches(n, 41, n), f"{n} micro-batches"),
-        Case(batches(n, 42, 1), "one micro-batch"),
-        Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
-    ],
-    harness=run_split_order,
-)
-def split_order(order, place):
-    """Return 1F1B's list for this rank with ("W", m), the second halves, put in.
-
-    `order` is what rank number `place` does in 1F1B's schedule: a list of `("F", m)` and `("B", m)`. Now `("B", m)` is
-    only the first half of a backward pass, and `("W", m)` is the second half: the gradients of the weights. Return the
-    list with a `("W", m)` put in for each micro-batch, somewhere after its `("B", m)`; leave everything else in its
-    order.
-
-    A forward pass and each half of a backward pass take one turn. With P ranks and M micro-batches (P or more), a
-    training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half is done,
-    and no rank may keep more than P micro-batches at once. Communicate nothing.
-
-    The check asks for the lists of all ranks and runs them. On the right of the picture: the weight's gradient, the
-    most micro-batches that were kept at once, and the turns of a training step.
-    Hint: Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?
-    Hint: Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than that,
-    it must not keep the rank before it waiting later on. How many second halves may it put off, so that it keeps P
-    micro-batches at most? In 1F1B it keeps one.
-    Hint: Rank r puts the second halves off by r micro-batches: after B of micro-batch m comes W of m − r. Those that
-    are left come at the end.
-    Afterwards: This is the schedule that its authors call ZB-H1. Near the end, each rank but the first does what it has
-    put off, in turns in which it would stand idle. The price is memory: every rank now keeps as much as 1F1B's first
-    rank.
-    """
-    found, waiting = [], []
-    for op in order:
-        found.append(op)
-        if op[0] == "B":
-            waiting.append(("W", op[1]))
-            if len(waiting) > place:
-                found.append(waiting.pop(0))
-    return found + waiting
-
-
-def _tied(xs: Sequence[Any]) -> list[Any]:
-    first, slope = xs[0][0], xs[0][1] + xs[-1][1]
-    after = {"gradient": slope, "weight": (first - 0.5 * slope).astype(first.dtype)}
-    return [after, *[None] * (len(xs) - 2), after]
-
-
-def _two_ends(n: int) -> list[Case]:
-    def case(about: str, seed: int, shape: tuple[int, ...], dtype: str = "float32") -> Case:
-        rng = np.random.default_rng([13, seed, n])
-        return Case([tuple(rng.integers(-9, 10, shape).astype(dtype) for _ in range(2)) for _ in range(n)], about)
-
-    return [case("four numbers", 12, (4,)), case("a matrix", 13, (3, 2)), case("float64", 14, (5,), "float64")]
-
-
-def run_tie_ends(tie_ends, weight, slope):
-    """Do a training step with what keeps the copies' gradients equal."""
-    weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
-    tied = tie_ends(weight)
-    assert callable(tied), "It returns no function."
-    as_many_groups()
-    if weight is not None:
-        (weight * slope).sum().backward()
-    tied()
-    if weight is None:
-        return None
-    with torch.no_grad():
-        weight -= 0.5 * weight.grad
-    return {"gradient": weight.grad, "weight": weight.detach()}
-
-
-@on_stages(
-    "One matrix, at both ends of the pipeline",
-    _tied,
-    minutes=7,
-    difficulty=2,
-    inputs=_two_ends,
-    tolerance=1e-6,
-    harness=run_tie_ends,
-)
-def tie_ends(weight):
-    """Make both copies of the shared matrix equal; return what keeps their gradients equal.
-
-    The embedding on the first rank and the output on the last one are meant to be **one** matrix. On these two ranks
-    `weight` is their copy of it, a parameter; on all ranks between them it is `None`. Every rank calls
-    `tie_ends(weight)` once, before training. Make the last rank's copy equal to the first one's, and return a function
-    `tied()` that **every** rank calls after each backward pass: it gives both copies the gradient that one process
-    would have. Ranks between the ends take part in no collective.
-
-    In the picture: a copy and its own gradient on the left; both after a training step with `lr=0.5` on the right.
-    Hint: The loss depends on the matrix in two places. By the chain rule its gradient is the **sum** of both.
-    Hint: A group of the two ranks: `dist.new_group([0, world_size - 1])`. Who has to call it? (Lesson 01.)
-    Hint: In `tied()`: `dist.all_reduce(weight.grad, group=ends)`, on the two ranks that have the matrix.
-    Afterwards: Equal weights and equal gradients: from then on both copies stay equal, as in data-parallel training,
-    but the gradients are **added**, not averaged. Megatron-LM does exactly this, once in a training step.
-    """
-    # yours
-    ends = dist.new_group([0, world_size - 1])
-    if weight is not None:
-        dist.broadcast(weight.detach(), src=0, group=ends)
-    # end
-
-    def tied():
-        """Give both copies the gradient that one process would have."""
-        # yours
-        if weight is not None:
-            dist.all_reduce(weight.grad, group=ends)
-        # end
-
-    return tied
-
-
-def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
-    n, (_, inputs, targets) = len(xs), xs[0]
-    plan = pipeline.interleaved(n, len(inputs), chunks)
-    slopes = trained([xs[stage % n][0] * (1 + stage // n) for stage in range(n * chunks)], inputs, targets)[1]
-    end = float(max(box.end for mine in plan.played for box in mine))
-    return [{"gradients": slopes[r::n], "kept at once, in chunks": plan.alive[r], "time": end} for r in range(n)]
-
-
-@on_stages(
-    "Several stages on a rank",
-    _interleaved,
-    minutes=20,
-    difficulty=3,
-    inputs=lambda n: [
-        Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
-        Case(batches(n, 31, n), f"two chunks, {n} micro-batches", {"chunks": 2}),
-        Case(batches(n, 32, 2 * n, 1, 3, "float64"), f"three chunks, {2 * n} micro-batches, float64", {"chunks": 3}),
-        Case(batches(n, 33, n), f"one chunk, {n} micro-batches", {"chunks": 1}),
-    ],
-    harness=partial(run_as_in, pipeline.interleaved),
-)
-def interleaved_order(place, ranks, parts, chunks):
-    """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.
-
-    Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all ranks
-    once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and `("B", m,
-    c)`, for `parts` micro-batches, a multiple of `ranks`.
-
-    Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through chunk 1,
-    and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · (`ranks` − `place`
-    − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do one forward and one backward
-    pass in turns, then the backward passes that are left. With one chunk, begin with `ranks` − `place` − 1 as in 1F1B.
-
-    The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one a
-    chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass through
-    **all** chunks of a rank takes 1, and a backward pass 2.
-    Hint: Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has `parts`
-    · `chunks` entries.
-    Hint: `[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the
-    other list has the chunks in reversed order.
-    Hint: The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there
-    is one left, and the next backward pass, in turns.
-    Afterwards: The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not
-    for all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where
-    messages take no time, it gains nothing and keeps more activations; where they do, it gives them time.
-    """
-    groups = range(0, parts, ranks)
-    forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
-    back = [("B", first + i, c) for first in groups for c in reversed(range(chunks)) for i in range(ranks)]
-    ahead = ranks - place - 1
-    if chunks > 1:
-        ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward))
-    order = forward[:ahead]
-    for i, op in enumerate(back):
-        order += [*forward[ahead + i : ahead + i + 1], op]
-    return order
-
-
-def _norm(xs: Sequence[Any]) -> list[Any]:
-    every = [g for (gradients,) in xs for g in gradients][:-1]  # the last one is the first one: the tied matrix
-    return [float(np.sqrt(sum(float((g.astype("float64") ** 2).sum()) for g in every)))] * len(xs)
-
-
-def _stages(n: int) -> list[Case]:
-    def case(about: str, seed: int, most: int, dtype: str = "float32", level: float = 1.0) -> Case:
-        rng = np.random.default_rng([13, seed, n])
-
-        def drawn(count: int) -> list[Any]:
-            return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
-
-        tied = (level * rng.normal(size=(3, 2))).astype(dtype)
-        middle = [([*drawn(most)],) for _ in range(n - 2)]
-        return Case([([tied, *drawn(most)],), *middle, ([*drawn(most - 1), tied],)], about)
-
+def _lean(xs: Sequence[Any]) -> list[Any]:
+    n, (whole, weight, bias, slope) = len(xs), xs[0]
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((slope @ weight, 1), (weight, 0), (bias, 0), (slope, 2))))
     return [
-        case("two gradients on a rank, and one more on rank 0", 50, 2),
-        case("the last rank has only the tied matrix", 51, 1),
-        case("float64", 52, 3, "float64", 5.0),
+        {"y": whole @ w.T + b, **dict(zip(OF_A_LAYER, (dx, outer(dy, whole), dy.sum((0, 1)))))} for dx, w, b, dy in cut
     ]
 
 
-def as_number(norm, *_):
-    """Return a norm as a number."""
-    assert norm is not None, "It returns nothing."
-    return float(norm)
+def _lean_layers(n: int) -> list[Case]:
+    rng = np.random.default_rng([12, 9, n])
+
+    def case(rows: int, positions: int, width: int, out: int, about: str) -> Case:
+        shapes = ((rows, n * positions, width), (out, width), (out,), (rows, n * positions, out))
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
+
+    return [
+        case(1, 1, 2, n, "one position a rank"),
+        case(3, 2, 4, 2 * n, "three rows, two positions a rank"),
+        case(2, 3, 4, 2 * n + 1, f"{2 * n + 1} outputs, which {n} does not divide"),
+    ]
 
 
-@on_stages(
-    "The norm of the whole model's gradient",
-    _norm,
-    difficulty=2,
-    inputs=_stages,
-    promises=(Calls(1),),
-    setup=lambda gradients: (gradients, {0: 0, world_size - 1: len(gradients) - 1}.get(rank)),
-    collect=as_number,
+def run_lean_column(lean_column, whole, weight, bias, slope):
+    """Weigh what is kept from the forward to the backward pass."""
+    x, w, b, dy = my_parts((whole, 1), (weight, 0), (bias, 0), (slope, 2))
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+    kept = {}
+
+    def keep(t):
+        kept[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        y = lean_column(*leaves)
+    for value in getattr(y.grad_fn, "__dict__", {}).values():
+        for t in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(t, torch.Tensor):
+                keep(t)
+    for t in (w, b):
+        kept.pop(t.untyped_storage().data_ptr(), None)
+    assert sum(kept.values()) <= x.nbytes, (
+        f"From the forward to the backward pass, {sum(kept.values())} bytes of activations are kept. This rank's part "
+        f"of `x` has {x.nbytes}."
+    )
+    y.backward(dy.contiguous())
+    return {"y": y.detach(), **{name: t.grad for name, t in zip(OF_A_LAYER, leaves)}}
+
+
+@exercise(
+    "A column-parallel layer that keeps its own positions only",
+    _lean,
+    minutes=15,
+    difficulty=3,
+    inputs=_lean_layers,
+    forbids=("all_reduce", "all_to_all"),
+    **both_passes(3),
+    harness=run_lean_column,
 )
-def pipeline_norm(gradients, tied):
-    """Return the norm of the whole model's gradient, with the tied matrix once.
+def lean_column(x, weight, bias):
+    """Return what this rank's columns make of all positions, and keep only this rank's positions.
 
-    To clip a gradient you need the norm of **all** of it. `gradients` is the list of the gradients of this rank's
-    stage. The first and the last rank hold copies of one matrix, as in `tie_ends`, and both copies already have the
-    same gradient: `gradients[tied]`. On all other ranks, `tied` is `None`. Return, on every rank, the norm that one
-    process would find, which has this matrix once: the root of the sum of all squares. **One** collective, of one
-    number. A rank may hold nothing but the tied matrix.
+    `gather_sequence` before a column-parallel layer makes the whole sequence, and autograd keeps it until the backward
+    pass: the activations that sequence parallelism has cut are whole again. Write both in one
+    `torch.autograd.Function`. `x` is this rank's part of the sequence, [rows, positions, width]; `weight` and `bias`
+    are its part of the layer. Return what its columns make of **all** positions, and keep nothing of `x` but this
+    rank's part of it.
 
-    In the picture: each rank's gradients on the left, the norm on the right.
-    Hint: Squares add up, norms do not. Which ranks have squares that another rank has, too?
-    Hint: One of the two ends leaves the tied matrix out of its sum. Begin with `torch.zeros(())`, which is also the sum
-    of nothing.
-    Hint: `dist.all_reduce(squares)`, and then the root, on every rank.
-    Afterwards: If each stage clipped by its own norm, each would scale by a different factor. Megatron-LM leaves out
-    copies of shared weights in the same way, and adds up the squares over the pipeline. All stages wait here for the
-    slowest one: this is why zero bubble's authors put the check after the step.
+    In the backward pass, return the gradients of `x`, summed over the ranks, of `weight` and of `bias`. The gradient of
+    `weight` needs the whole `x` once more: gather it again. Three collectives in all, and none of them is an
+    all-reduce.
+
+    In the picture, the whole sequence, weight, bias and gradient of the output are on the left, as far as they fit; on
+    the right are the columns' output and the gradients of `x`, of `weight` and of `bias`.
+    Hint: Write the layer as you repaired it, with `save_for_backward(x, weight)`, where `x` is this rank's part; the
+    gathered sequence is a local variable of `forward`, and goes when it returns.
+    Hint: `dx = dy @ weight` has all positions and this rank's columns only: a reduce-scatter along the positions.
+    Hint: `weight` has a gradient from all positions: `dy.flatten(0, 1).T @ whole.flatten(0, 1)`, where `whole` is
+    gathered again. `bias`: the sum of `dy` over rows and positions.
+    Afterwards: Megatron does this, and hides both: the second all-gather runs while `dy @ weight` is computed, and the
+    reduce-scatter while the weight's gradient is. It costs half as many bytes again as the plain version.
     """
-    squares = torch.zeros((), dtype=torch.float64, device=device)
-    for i, gradient in enumerate(gradients):
-        if i != tied or rank == 0:
-            squares += (gradient.double() ** 2).sum()
-    dist.all_reduce(squares)
-    return squares.sqrt()
+
+    def gathered(x):
+        x = x.contiguous()
+        parts = [torch.empty_like(x) for _ in range(world_size)]
+        dist.all_gather(parts, x)
+        return torch.cat(parts, dim=1)
+
+    class Column(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x, weight)
+            return torch.nn.functional.linear(gathered(x), weight, bias)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, weight = ctx.saved_tensors
+            parts = [part.contiguous() for part in (dy @ weight).chunk(world_size, dim=1)]
+            dx = torch.empty_like(parts[rank])
+            dist.reduce_scatter(dx, parts)
+            d_weight = dy.flatten(0, 1).T @ gathered(x).flatten(0, 1)
+            return dx, d_weight, dy.sum((0, 1))
+
+    return Column.apply(x, weight, bias)
+
+
+OF_HALF_A_LAYER = ("x", "norm's weight", "norm's bias", *OF_AN_MLP[1:])
+
+
+def _in_sequence(xs: Sequence[Any]) -> list[Any]:
+    n, (x, gain, shift, w1, b1, w2, b2, slope) = len(xs), xs[0]
+    deviation = np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    normed = (x - x.mean(-1, keepdims=True)) / deviation
+    hidden, steep = gelu((normed * gain + shift) @ w1.T + b1)
+    dz = (slope @ w2) * steep
+    d_norm = dz @ w1
+    inner = d_norm * gain
+    dx = inner - inner.mean(-1, keepdims=True) - normed * (inner * normed).mean(-1, keepdims=True)
+    whole, of_norm = x + hidden @ w2.T + b2, ((d_norm * normed).sum((0, 1)), d_norm.sum((0, 1)))
+    slopes = ((outer(dz, normed * gain + shift), 0), (dz.sum((0, 1)), 0), (outer(slope, hidden), 1))
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((whole, 1), (slope + dx / deviation, 1), *slopes)))
+    return [gradients_of(OF_HALF_A_LAYER, y, (dx, *of_norm, *mine, slope.sum((0, 1)))) for y, dx, *mine in cut]
+
+
+def _sequence_layers(n: int) -> list[Case]:
+    rng = np.random.default_rng([12, 10, n])
+
+    def case(rows: int, positions: int, width: int, hidden: int, about: str) -> Case:
+        wide = (rows, n * positions, width)
+        shapes = (wide, (width,), (width,), (hidden, width), (hidden,), (width, hidden), (width,), wide)
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
+
+    return [
+        case(1, 1, 3, n, "one position a rank"),
+        case(3, 2, 4, 2 * n, "three rows, two positions a rank"),
+        case(2, 2, 5, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
+    ]
+
+
+def scatter(t):
+    """Add up the ranks' tensors and keep this rank's positions; gather in the backward pass."""
+
+    class Scatter(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, t):
+            pieces = [part.contiguous() for part in t.chunk(world_size, 1)]
+            kept = torch.empty_like(pieces[rank])
+            dist.reduce_scatter(kept, pieces)
+            return kept
+
+        @staticmethod
+        def backward(ctx, dy):
+            parts = [torch.empty_like(dy) for _ in range(world_size)]
+            dist.all_gather(parts, dy.contiguous())
+            return torch.cat(parts, 1)
+
+    return Scatter.apply(t)
+
+
+def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
+    """Go through this rank's positions and back, and look on how many of them the norm works."""
+    normed, layer_norm = [], torch.nn.functional.layer_norm
+    once = torch.nn.functional.gelu(torch.nn.functional.linear(layer_norm(x, x.shape[-1:], gain, shift), w1, b1))
+    once = (x + torch.nn.functional.linear(once, w2, b2)).tensor_split(world_size, 1)[rank]
+    x, w1, b1, w2, slope = my_parts((x, 1), (w1, 0), (b1, 0), (w2, 1), (slope, 1))
+    leaves = [t.requires_grad_() for t in (x, gain, shift, w1, b1, w2, b2)]
+
+    def noted(t, *args, **kwargs):
+        normed.append(t.shape[1])
+        return layer_norm(t, *args, **kwargs)
+
+    with patch.object(torch.nn.functional, "layer_norm", noted):
+        y = sequence_mlp(x, (gain, shift), (w1, b1), (w2, b2), gather_sequence.function, scatter, copy_in.function)
+    here = x.shape[1]
+    assert all(positions == here for positions in normed), (
+        f"The norm works on {max(normed)} positions, and this rank has {here}: the norm comes before the gather."
+    )
+    assert y.shape == x.shape, f"Your result is {list(y.shape)}, and this rank's part of the sequence {list(x.shape)}."
+    one_bias(y, once, b2)
+    y.backward(slope)
+    return gradients_of(OF_HALF_A_LAYER, y.detach(), [t.grad for t in leaves])
+
+
+@exercise(
+    "Half a transformer layer on a part of the sequence",
+    _in_sequence,
+    minutes=15,
+    difficulty=3,
+    inputs=_sequence_layers,
+    **both_passes(7, rounds=5),
+    harness=run_sequence_mlp,
+)
+def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
+    """Return x + narrow(gelu(widen(norm(x)))) for this rank's positions.
+
+    Half a transformer layer is `x + narrow(gelu(widen(norm(x))))`. `x` is this rank's part of the sequence, [rows,
+    positions, width], and so is what you return. `norm` is the `(weight, bias)` of a layer norm, equal on all ranks;
+    `widen` and `narrow` are this rank's `(weight, bias)` of a column-parallel and a row-parallel layer, so narrow's
+    bias is whole.
+
+    Three functions are given. `gather(t)` puts the ranks' parts together, and reduce-scatters in the backward pass;
+    `scatter(t)` adds up the ranks' `t` and keeps this rank's positions, and gathers in the backward pass; `f(t)`
+    returns `t`, and all-reduces in the backward pass. Afterwards, **all** gradients must be those of one process: on
+    every rank the whole gradient of what is equal everywhere. The norm must work on this rank's positions only.
+
+    In the picture, everything is whole on the left, as far as it fits: `x`, norm, widen, narrow, the gradient of the
+    result. On the right are this rank's result and then the gradients, in the order of the arguments.
+    Hint: Forward: the norm on this rank's positions, `gather`, the columns and gelu, the rows, `scatter`, then bias and
+    residual on this rank's positions.
+    Hint: What is equal on all ranks, but sees only this rank's positions, has only a part of its gradient. Which three
+    tensors are these?
+    Hint: `f` takes weights, too: with `f(norm[0])`, `f(norm[1])` and `f(bias)` in their place, their gradients are
+    added up.
+    Afterwards: The collectives of the weights' gradients need not run here: Megatron marks such weights and adds up all
+    their gradients in one all-reduce after the backward pass.
+    """
+    weight, bias = (f(t) for t in norm)
+    y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(gather(y), *widen))
+    weight, bias = narrow
+    return x + scatter(torch.nn.functional.linear(hidden, weight)) + f(bias)

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c, in their places: tokens that travel to their experts and back, with their gradients."""
+"""Exercises of lesson 13c: a vocabulary in parts with its gradients, a matrix cut anew, and products of cut ones."""
 
 from __future__ import annotations
 
@@ -7,437 +7,454 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from labkit.grading import gradients
+from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
-from labkit.grading.prediction import ask
-from labkit.grading.promises import Calls
-from labkit.theory import collectives
-from workbook.lesson12 import both_passes
+from labkit.grading.inputs import options
+from labkit.grading.promises import Calls, Once
+from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import comms, dist, rank, torch, world_size
+
+    class AddUp(torch.autograd.Function):  # Megatron's g: the sum forward, the gradient as it is backward
+        @staticmethod
+        def forward(ctx, x):
+            return comms.all_reduce(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient
+
+    def panel(p, panels, group):
+        """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""
+        return divmod(p, panels // dist.get_world_size(group))
 
 
-WIDE = 3  # numbers a token, in the checks
+def part_of(whole: np.ndarray, n: int, rank: int, axis: int = 0) -> np.ndarray:
+    """Return a rank's block along an axis, as torch.chunk cuts: the last blocks may be shorter, or empty."""
+    size = whole.shape[axis]
+    step = -(-size // n)
+    return np.ascontiguousarray(whole.take(range(min(size, rank * step), min(size, (rank + 1) * step)), axis))
 
 
-def _planned(xs: Sequence[Any]) -> list[Any]:
-    give = np.array([np.bincount(x, minlength=len(xs)) for x in xs])
-    return [[x.argsort(kind="stable"), give[r].tolist(), give[:, r].tolist()] for r, x in enumerate(xs)]
+def _tables(n: int) -> list[Case]:
+    def case(rows: int, width: int, ids: Any, about: str, seed: int) -> Case:
+        table = np.random.default_rng([122, seed, n]).integers(-9, 10, (n * rows, width)).astype("float64")
+        return Case([(part_of(table, n, r), np.array(ids)) for r in range(n)], about)
 
-
-def _chosen(n: int) -> list[Case]:
-    def drawn(sizes: Sequence[int], experts: int, seed: int) -> list[np.ndarray]:
-        rng = np.random.default_rng([13, seed, n])
-        return [rng.integers(0, experts, size) for size in sizes]
-
-    sizes = [r + 3 for r in range(n)]
+    rng = np.random.default_rng([122, 1, n])
     return [
-        Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens a rank"),
-        Case(drawn(sizes, n, 1), "ranks with different numbers of tokens"),
-        Case(drawn([6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
-        Case([np.full(4, n - 1)] * n, "all tokens choose the last expert"),
-        Case(drawn([0, *sizes[1:]], n, 3), "rank 0 has no token"),
-        Case(drawn([300] * n, n, 4), "300 tokens a rank"),
+        case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
+        case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
+        case(3, 2, rng.integers(0, 3 * n, (2, 3)), "two rows of text", 4),
+        case(1, 2, list(range(n)), "one row a rank", 5),
+        case(3, 1, [3 * n - 1], "an id of the last rank alone", 6),
     ]
 
 
 @exercise(
-    "Who sends what to whom?",
-    _planned,
-    minutes=6,
-    inputs=_chosen,
+    "Look up in a table that is cut, and train it",
+    lambda xs: [np.concatenate([part for part, _ in xs])[ids] for _, ids in xs],
+    minutes=8,
+    difficulty=2,
+    inputs=_tables,
+    gradients="one",
+    tolerance=1e-5,
+    forbids=("all_gather", "gather", "broadcast", "all_to_all"),
+    promises=(Once(("all_reduce",)),),
+    least=Least(rounds=lambda n: 1),
+    given="AddUp",
+)
+def vocab_embedding(part, ids):
+    """Return the rows of the whole table for these ids, on every rank.
+
+    Each rank has a `part` of the embedding table: the same number of rows on every rank, in the order of the ranks.
+    `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all ranks. Return `table[ids]`
+    on every rank. `AddUp`, which is given, adds up over the ranks; **one** call communicates.
+
+    Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and makes zeros of what
+    it found. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own part: an id
+    whose row is on another rank must leave no gradient here.
+    Hint: Subtract the number of the first row that is here. Which of the results are rows of `part`?
+    Hint: `here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.
+    Hint: Multiply what you found by `here.unsqueeze(-1)`: that makes zeros of numbers **and** of their gradients.
+    Afterwards: The backward pass communicates nothing. All ranks have the same ids and the same gradient of the rows,
+    and each one adds up what belongs to its own part: this is why the table's gradient needs no all-reduce.
+    """
+    # yours
+    place = ids - rank * len(part)
+    here = (place >= 0) & (place < len(part))
+    rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)
+    # end
+    return AddUp.apply(rows)
+
+
+def _head(xs: Sequence[Any], words: int) -> list[Any]:
+    x, target = xs[0][0].astype("float64"), xs[0][2]
+    table = np.concatenate([part for _, part, _ in xs]).astype("float64")
+    logits, tokens = x @ table[:words].T, np.arange(len(target))
+    top = logits.max(1, keepdims=True)
+    powers = np.exp(logits - top)
+    loss = float((np.log(powers.sum(1)) + top[:, 0] - logits[tokens, target]).mean())
+    shares = powers / powers.sum(1, keepdims=True)
+    shares[tokens, target] -= 1
+    d_logits = np.pad(shares / len(target), ((0, 0), (0, len(table) - words)))
+    d_rows = [part_of(d_logits.T @ x, len(xs), r) for r in range(len(xs))]
+    return [{"loss": loss, "gradient of x": d_logits @ table, "gradient of my rows": mine} for mine in d_rows]
+
+
+def _heads(n: int) -> list[Case]:
+    rng = np.random.default_rng([122, 7, n])
+
+    def case(rows: int, words: int, tokens: int, about: str, level: float = 1.0, target: Any = None) -> Case:
+        table = rng.integers(-4, 5, (n * rows, 3)) * 0.25
+        table[words:] = rng.integers(1, 5, (n * rows - words, 3)) * 1.0  # whatever was there
+        x = level * rng.integers(-4, 5, (tokens, 3))
+        goal = rng.integers(0, words, tokens) if target is None else np.array(target)
+        return Case([(x, part_of(table, n, r), goal) for r in range(n)], about, {"words": words})
+
+    return [
+        case(2, 2 * n, 2, "two words a rank"),
+        case(3, 3 * n - 2, 4, "two rows of padding"),
+        case(2, 2 * n - 2, 3, "the last rank has nothing but padding"),
+        case(2, 2 * n, 2 * n, "every word is a target", target=range(2 * n)),
+        case(4, 4 * n - 1, 5, "large logits", level=200.0),
+        case(2, 2 * n, 3, "all targets on rank 0", target=[0, 1, 0]),
+    ]
+
+
+def graded(loss, x, part, *_):
+    """Return the loss and its gradients."""
+    assert loss.requires_grad, "The loss has no gradient: it was computed from what autograd does not see."
+    loss.backward()
+    assert x.grad is not None, "x has no gradient after `backward()`."
+    assert part.grad is not None, "`part` has no gradient after `backward()`."
+    return {"loss": loss.detach(), "gradient of x": x.grad, "gradient of my rows": part.grad}
+
+
+@exercise(
+    "The output layer and its loss, forward and backward",
+    _head,
+    minutes=20,
+    difficulty=3,
+    inputs=_heads,
+    tolerance=1e-5,
+    forbids=("all_gather", "gather", "reduce_scatter", "all_to_all"),
+    promises=(Calls(3),),
+    counts_memory=False,
+    setup=lambda x, part, target, words: (x.requires_grad_(), part.requires_grad_(), target, words),
+    collect=graded,
+)
+def vocab_head(x, part, target, words):
+    """Return the mean loss of all tokens, on every rank.
+
+    `x`, the same on all ranks, has one row a token. `part` has this rank's rows of the output layer's weights, one for
+    each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are padding: no
+    word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean loss of all
+    tokens, on every rank.
+
+    Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process would
+    have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), one backward;
+    gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the other.
+
+    In the picture, `x`, the part and the targets on the left; on the right the loss and both gradients.
+    Hint: Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They
+    begin at column `words - first` of this rank, or at 0 where that is negative.
+    Hint: Backward: the gradient of a token's logits is its shares, minus 1 for the target, divided by the number of
+    tokens. All of it is here already.
+    Hint: Each rank's `d_logits @ part` is the gradient through **its** words. The gradient of `x` is the sum of them
+    over the ranks; the gradient of `part` needs nobody else.
+    Afterwards: Three numbers a token travel forward, and one row of the gradient of `x` a token backward. No rank has
+    seen the logits of the others. The all-reduce of `d_x` is Megatron's f: every layer that is cut by columns ends its
+    backward pass with it.
+    """
+
+    class Head(torch.autograd.Function):
+        """Two static methods: forward(ctx, x, part), and backward(ctx, d_loss), which returns d_x and d_part."""
+
+        # yours
+        @staticmethod
+        def forward(ctx, x, part):
+            first = rank * len(part)
+            logits = x @ part.T
+            logits[:, max(0, words - first) :] = -torch.inf
+            top = logits.max(dim=1).values
+            dist.all_reduce(top, op=dist.ReduceOp.MAX)
+            logits -= top[:, None]
+            column = target - first
+            here = (column >= 0) & (column < len(part))
+            sums = logits.new_zeros(2, len(target))
+            sums[0] = logits.exp().sum(dim=1)
+            sums[1, here] = logits[here, column[here]]
+            dist.all_reduce(sums)
+            ctx.save_for_backward(x, part, logits.exp() / sums[0][:, None], here, column)
+            return (sums[0].log() - sums[1]).mean()
+
+        @staticmethod
+        def backward(ctx, d_loss):
+            x, part, shares, here, column = ctx.saved_tensors
+            d_logits = shares.clone()
+            d_logits[here, column[here]] -= 1
+            d_logits *= d_loss / len(x)
+            d_x = d_logits @ part
+            dist.all_reduce(d_x)
+            return d_x, d_logits.T @ x
+
+        # end
+
+    return Head.apply(x, part)
+
+
+def _matrices(n: int) -> list[Case]:
+    def case(rows: int, columns: int, about: str, seed: int, dtype: str = "float32") -> Case:
+        whole = np.random.default_rng([122, seed, n]).integers(-9, 10, (rows, columns)).astype(dtype)
+        if seed == 8:
+            whole = (np.arange(rows)[:, None] * 10 + np.arange(columns)).astype(dtype)
+        return Case([(part_of(whole, n, r), rows) for r in range(n)], about)
+
+    return [
+        case(n, n, "one row a rank", 8),
+        case(2 * n, 3 * n, f"{2 * n} × {3 * n}", 9),
+        case(2 * n - 1, n, "rows that do not divide", 10, "float64"),
+        case(n, n + 1, "columns that do not divide", 11),
+        case(n + 1, 2 * n + 1, "neither divides", 12),
+        case(8 * n, 16 * n, "a larger matrix", 13),
+    ]
+
+
+@exercise(
+    "From rows to columns",
+    lambda xs: [part_of(np.concatenate([x for x, _ in xs]), len(xs), r, axis=1) for r in range(len(xs))],
+    minutes=15,
+    difficulty=3,
+    inputs=_matrices,
+    keeps_input=True,
+    forbids=("all_gather", "gather", "broadcast", "all_reduce", "reduce_scatter"),
+    promises=(Calls(1),),
+    least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 1),
+)
+def rows_to_columns(x, rows):
+    """Return this rank's block of columns of the matrix that lies on the ranks in blocks of rows.
+
+    A matrix is cut into rows: `x` is this rank's block of them. Return this rank's block of its **columns**. `rows` is
+    the number of rows of the whole matrix.
+
+    Blocks are those of `torch.chunk`, as in DTensor: as long as the quotient rounded **up**, so the last blocks may be
+    shorter, or empty. **One** call that communicates, and no rank receives what it does not keep:
+    `dist.all_to_all_single(out, all_that_i_send, receive_sizes, send_sizes)` on flat tensors takes blocks of different
+    lengths.
+    Hint: Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with two
+    lists: how many rows and how many columns the block of each rank has.
+    Hint: With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns
+    in the same way.
+    Hint: `x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what you
+    send. From rank r you receive `heights[r]` rows of `widths[rank]` numbers.
+    Hint: What arrives is in the order of the ranks, so in the order of the rows: `received.view(rows, mine)`.
+    Afterwards: Each rank sends its rows once, without its own part: (N − 1)/N · S, however large the matrix. Gathering
+    sends N times as much. DTensor does the same with NCCL; on CPUs it gathers and cuts, as its warning says.
+    """
+    high, wide = -(-rows // world_size), -(-x.shape[1] // world_size)
+    heights = [max(0, min(rows, (r + 1) * high) - r * high) for r in range(world_size)]
+    widths = [max(0, min(x.shape[1], (r + 1) * wide) - r * wide) for r in range(world_size)]
+    mine = widths[rank]
+    send = torch.cat([block.flatten() for block in x.split(widths, dim=1)])
+    received = x.new_empty(rows * mine)
+    dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
+    return received.view(rows, mine)
+
+
+def _activated(xs: Sequence[Any]) -> list[Any]:
+    x = np.concatenate([mine for mine, _, _ in xs], axis=1)
+    w = np.concatenate([mine for _, mine, _ in xs])
+    y = np.maximum(x @ w + xs[0][2], 0)
+    return [part_of(y, len(xs), r) for r in range(len(xs))]
+
+
+def _cut_on_k(n: int) -> list[Case]:
+    def case(m: int, k: int, wide: int, about: str, seed: int, bias: float = 1.0) -> Case:
+        rng = np.random.default_rng([122, seed, n])
+        x, w = (rng.integers(-4, 5, shape).astype("float32") for shape in ((m, k), (k, wide)))
+        b = (bias * rng.integers(4, 9, wide)).astype("float32")
+        return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
+
+    return [
+        case(n, n, 2, "one column a rank, no bias", 20, bias=0.0),
+        case(n, n, 2, "with a bias", 24),
+        case(2 * n, 2 * n, 3, "two columns a rank", 22),
+        case(8 * n, 4 * n, 6, "a larger product", 23),
+    ]
+
+
+def broken_product_on_k(x, w, bias):
+    y = torch.relu(x @ w + bias)
+    mine = y.new_empty(len(y) // world_size, y.shape[1])
+    dist.reduce_scatter_single(mine, y)
+    return mine
+
+
+@exercise(
+    "Repair a layer whose result is a partial sum",
+    _activated,
+    minutes=5,
+    inputs=_cut_on_k,
+    tolerance=1e-5,
+    forbids=("all_reduce", "all_gather"),
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
 )
-def plan_dispatch(chosen):
-    """Return the order in which tokens are sent, and how many go to each rank and come from each.
+def product_on_k(x, w, bias):
+    """Return this rank's rows of relu(X W + bias), where X is cut into columns and W into rows.
 
-    Expert e lies on rank e. `chosen[i]` is the expert of this rank's token i. The tokens will travel in one buffer,
-    sorted by expert. Return three things: `order`, the tokens' numbers in the order in which they go into the buffer,
-    where tokens of the same expert keep their order; `give`, a list with how many tokens this rank gives to each rank;
-    `take`, a list with how many it takes from each. Only the other ranks know the last one: one call is enough to ask
-    all of them.
-    Hint: `argsort(stable=True)` gives an order in which equal ones keep theirs, and `bincount` counts.
-    Hint: An expert that no token chose has to be counted, too: `bincount(minlength=world_size)`.
-    Hint: Rank r gives this rank `give[rank]` of its own counts. One number from everyone to everyone is an all-to-all:
-    `dist.all_to_all_single(take, give)`.
-    Afterwards: In the matrix of who gives how many to whom, each rank knows its row and asks for its column: the
-    all-to-all of lesson 04 transposes it. A few bytes travel, but the ranks wait for them, and on a GPU the CPU waits
-    as well: the sizes of the next buffers depend on these numbers.
+    X is cut into columns and W into rows, so `x @ w` on each rank is a part of the sum X W. Return this rank's block of
+    **rows** of relu(X W + bias); the number of ranks divides the rows of X, and `bias` is the same on all ranks.
+    **One** call that communicates; nobody needs all of X W.
+
+    The specimen has two mistakes. Both are right on one rank.
+    Hint: relu(a + b) is not relu(a) + relu(b). When may a rank apply it?
+    Hint: The bias belongs into the sum once, and the specimen adds it on every rank.
+    Hint: Both go into the last line: `torch.relu(mine + bias)`.
+    Afterwards: A partial sum may be added to another one and multiplied by a number, for both can wait. Everything else
+    has to come after the reduction. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
     """
-    # yours
-    order = chosen.argsort(stable=True)
-    give = chosen.bincount(minlength=world_size)
-    take = torch.empty_like(give)
-    dist.all_to_all_single(take, give)
-    # end
-    return order, give.tolist(), take.tolist()
+    y = x @ w
+    mine = y.new_empty(len(y) // world_size, y.shape[1])
+    dist.reduce_scatter_single(mine, y)
+    return torch.relu(mine + bias)
 
 
-def _rows(n: int) -> list[Case]:
-    rng = np.random.default_rng([13, 5, n])
-
-    def case(give: np.ndarray, about: str, dtype: str = "float64", wide: int = 2) -> Case:
-        rows = [rng.integers(-9, 10, (sum(g), wide)).astype(dtype) for g in give]
-        return Case([(rows[r], give[r].tolist(), give[:, r].tolist()) for r in range(n)], about)
-
-    return [
-        case(np.ones((n, n), dtype=int), "one row to each rank"),
-        case(np.arange(n * n).reshape(n, n) % 3, "uneven"),
-        case(np.array([[2, *[0] * (n - 1)]] * n), "all rows go to rank 0"),
-        case(rng.integers(0, 40, (n, n)), "many rows", "float32", 8),
-    ]
+def tiles(whole: np.ndarray, n: int, rows: int) -> list[np.ndarray]:
+    """Return each rank's tile of a matrix on a grid of n ranks with so many rows."""
+    across = n // rows
+    return [part_of(part_of(whole, rows, r // across), across, r % across, 1) for r in range(n)]
 
 
-def name_lost_gradients(x, give, take):
-    """Let the gradient of x, once it is there, be held against known mistakes; return the arguments."""
-    gives, wide = everyones(give), x.shape[1]
-    if x.requires_grad:
-        taken = [sum(given[r] for given in gives) for r in range(world_size)]
-        slopes = [torch.from_numpy(gradients.weights(k * wide, r)).view(k, wide) for r, k in enumerate(taken)]
-        right = torch.cat([slope.split([given[r] for given in gives])[rank] for r, slope in enumerate(slopes)])
-        slips = {
-            "returns the gradients of the rows that came, and does not send them back": slopes[rank],
-            "divides the gradients by the number of ranks": right / world_size,
-        }
-        x.register_hook(lambda grad: name_it(grad, right, slips, "the gradient of x"))
-    return x, give, take
+def _product(xs: Sequence[Any], rows: int, panels: int) -> list[Any]:
+    lines = [xs[i : i + len(xs) // rows] for i in range(0, len(xs), len(xs) // rows)]
+    x, w = (np.block([[mine[which] for mine in line] for line in lines]) for which in range(2))
+    return tiles(x @ w, len(xs), rows)
 
 
-def broken_exchange_tokens(x, give, take):
-    got = x.new_empty(sum(take), *x.shape[1:])
-    dist.all_to_all_single(got, x.detach(), take, give)
-    return got
+def _grids(n: int) -> list[Case]:
+    def case(rows: int, panels: int, m: int, k: int, wide: int, seed: int, dtype: str = "float32") -> Case:
+        rng = np.random.default_rng([122, seed, n])
+        x, w = (tiles(rng.integers(-4, 5, shape).astype(dtype), n, rows) for shape in ((m, k), (k, wide)))
+        about = f"a grid of {rows} × {n // rows}, {panels} panels"
+        return Case([*zip(x, w)], about, {"rows": rows, "panels": panels})
+
+    lines = [case(1, n, 2, 2 * n, n, 33), case(n, n, n, 2 * n, 2, 34)]
+    if n != 4:
+        return [*lines, case(1, 2 * n, 4, 8 * n, 4 * n, 35)]
+    square = [case(2, 2, 2, 2, 2, 30), case(2, 2, 4, 6, 8, 31, "float64"), case(2, 4, 4, 8, 4, 32)]
+    return [*square, *lines, case(2, 4, 16, 32, 24, 35)]
+
+
+def on_grid(x, w, rows, panels):
+    """Return the arguments, with the groups of this rank's row and column."""
+    table = torch.arange(world_size).view(rows, -1)
+    return x, w, my_group(table.tolist()), my_group(table.T.tolist()), panels
 
 
 @exercise(
-    "An all-to-all that gradients flow through",
-    lambda xs: collectives.all_to_all([x for x, _, _ in xs], [give for _, give, _ in xs]),
-    minutes=8,
-    difficulty=2,
-    inputs=_rows,
-    gradients=True,
-    **both_passes(2, rounds=1),
-    setup=name_lost_gradients,
+    "Multiply on a grid of ranks",
+    _product,
+    minutes=20,
+    difficulty=3,
+    inputs=_grids,
+    tolerance=1e-5,
+    keeps_input=True,
+    forbids=("all_gather", "gather", "all_reduce", "reduce_scatter", "all_to_all"),
+    given="panel",
+    setup=on_grid,
 )
-def exchange_tokens(x, give, take):
-    """Return the rows that the ranks send to this one; gradients flow back.
+def summa(x, w, row, column, panels):
+    """Return this rank's tile of the product of two matrices that lie in tiles on a grid of ranks.
 
-    `x` has a row for each token, those for rank 0 first. Send `give[r]` rows to rank r and return the rows that come,
-    `take[r]` from rank r, those of rank 0 first. The function below does this. But the gradients count, too: every rank
-    calls `backward()` with a loss of its own, and wants the gradient of the **sum** of all losses by its `x`. Run the
-    check first and see what is missing. Then repair it with a `torch.autograd.Function` of your own.
-    Hint: torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A
-    `torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.
-    Hint: The row that went from rank 1 to rank 3 has its gradient on rank 3. Which call brings it to rank 1, and to the
-    place that the row had?
-    Hint: `dist.all_to_all_single(back, slope.contiguous(), give, take)`: on the way back, what was taken is given.
-    Afterwards: An all-to-all moves rows and adds nothing up. So does its backward pass: the same call with the splits
-    swapped. PyTorch has such a function, too: `all_to_all_single_autograd`, in a module whose name still begins with an
-    underscore.
+    The ranks form a grid. X and W are cut into as many blocks of rows as the grid has rows, and each of these into as
+    many blocks of columns as it has columns: `x` and `w` are this rank's tiles. Return its tile of X W.
+
+    The sum over k is taken in `panels` pieces of equal length, one after the other. Piece p of X is a strip of columns,
+    and one rank of each `row` of the grid has this row's part of it; piece p of W is a strip of rows, and one rank of
+    each `column` has its part. The tiles divide into pieces, and `panel` is there: with whom a piece lies, and where in
+    the tile. **Broadcast** the two pieces, multiply, add. Gather nothing: a rank has room for one piece of each.
+
+    `row` and `column` are process groups. Their ranks are in the order of the grid.
+    Hint: Your tile of the result needs the whole strip of X of your grid row, and the whole strip of W of your grid
+    column: but never at once. For each piece, who has it?
+    Hint: `owner, piece = panel(p, panels, row)`; `x.chunk(pieces of a tile, dim=1)[piece]` is it on the owner, and has
+    the right shape on all others. Broadcast a `.clone()` of it.
+    Hint: `dist.broadcast(left, group=row, group_src=owner)`, the same for W with `dim=0` and `column`, and then `y +=
+    left @ right`.
+    Afterwards: This is SUMMA (van de Geijn and Watts, 1997), which ScaLAPACK multiplies with. On a grid of √N × √N
+    ranks, each one receives less than 2/√N of a matrix. With both matrices cut in one dimension, a rank has to receive
+    nearly all of one of them, however many ranks there are. DTensor on a 2 × 2 mesh gathers the strips instead.
     """
-
-    class Exchange(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            got = x.new_empty(sum(take), *x.shape[1:])
-            dist.all_to_all_single(got, x.contiguous(), take, give)
-            return got
-
-        @staticmethod
-        def backward(ctx, slope):
-            back = slope.new_empty(sum(give), *slope.shape[1:])
-            dist.all_to_all_single(back, slope.contiguous(), give, take)
-            return back
-
-    return Exchange.apply(x)
+    y = x.new_zeros(len(x), w.shape[1])
+    for p in range(panels):
+        # yours
+        owner, piece = panel(p, panels, row)
+        left = x.chunk(panels // dist.get_world_size(row), dim=1)[piece].clone()
+        dist.broadcast(left, group=row, group_src=owner)
+        owner, piece = panel(p, panels, column)
+        right = w.chunk(panels // dist.get_world_size(column), dim=0)[piece].clone()
+        dist.broadcast(right, group=column, group_src=owner)
+        y += left @ right
+        # end
+    return y
 
 
-def weight_of(expert: int) -> np.ndarray:
-    """Make the weights of an expert."""
-    return np.cos(np.arange(WIDE * WIDE) + 2.0 * expert).reshape(WIDE, WIDE)
-
-
-def slope_of(shape: Sequence[int], rank: int) -> np.ndarray:
-    """Make what the loss of a rank multiplies its results with."""
-    return np.cos(0.9 * np.arange(int(np.prod(shape))) + rank).reshape(shape)
-
-
-def one_process(xs: Sequence[Any], experts: int, kept: Any = None) -> tuple[list[Any], list[np.ndarray]]:
-    """Return what a process with all experts finds: each rank's result and gradients, and those of the experts.
-
-    The gradients are those of the sum of all ranks' losses, by the tokens and by the gates. With `kept`, `kept[r][i]`
-    says which of rank r's tokens have room, and a token itself comes first.
-    """
-    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(experts)]
-    found = []
-    for r, (*given, chosen, gate) in enumerate(xs):
-        h, slope = given[-1], slope_of(given[-1].shape, r)
-        y, dh, dgate = np.zeros_like(h) if kept is None else given[0].copy(), np.zeros_like(h), np.zeros_like(gate)
-        for i, k in np.ndindex(chosen.shape):
-            if kept is None or kept[r][i]:
-                e = chosen[i, k]
-                t = np.tanh(h[i] @ weight_of(e))
-                y[i] += gate[i, k] * t
-                dgate[i, k] = slope[i] @ t
-                dz = gate[i, k] * slope[i] * (1 - t**2)
-                dh[i] += weight_of(e) @ dz
-                of_experts[e] += np.outer(h[i], dz)
-        found.append((y, dh, dgate))
-    return found, of_experts
-
-
-RESULTS = ("y", "gradient of the tokens", "of the gates", "of this rank's expert")
-
-
-def _mixed(xs: Sequence[Any]) -> list[Any]:
-    found, of_experts = one_process(xs, len(xs))
-    return [dict(zip(RESULTS, (*mine, dw))) for mine, dw in zip(found, of_experts)]
-
-
-def _tokens(n: int) -> list[Case]:
-    rng = np.random.default_rng([13, 6, n])
-
-    def drawn(sizes: Sequence[int], top: int, about: str, chosen: Any = None) -> Case:
-        xs = []
-        for r, size in enumerate(sizes):
-            order = np.argsort(rng.random((size, n)), axis=1)[:, :top] if chosen is None else chosen[r]
-            xs.append((rng.normal(size=(size, WIDE)), order, rng.uniform(0.1, 0.9, size=order.shape)))
-        return Case(xs, about)
-
-    return [
-        drawn([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
-        drawn([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
-        drawn([5] * n, 2, "two experts a token"),
-        drawn([3] * n, 1, "all tokens choose the last expert", [np.full((3, 1), n - 1)] * n),
-        drawn([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
-    ]
-
-
-class Expert:
-    """Hold the weights of an expert, and note how many rows it is called with."""
-
-    def __init__(self, number):
-        self.weight, self.seen = torch.nn.Parameter(torch.from_numpy(weight_of(number)).to(device)), []
-
-    def __call__(self, rows):
-        self.seen.append(len(rows))
-        return torch.tanh(rows @ self.weight)
-
-
-def exchange(x, give, take):
-    """Exchange rows as the solution does, and say what is wrong with the arguments."""
-    assert isinstance(x, torch.Tensor), f"`exchange` got a {type(x).__name__} to send, and sends the rows of a tensor."
-    give, take = ([int(k) for k in counts] for counts in (give, take))
-    assert len(give) == len(take) == world_size, "`give` and `take` need a number for every rank."
-    assert sum(give) == len(x), (
-        f"`exchange` is to send {sum(give)} rows away, and got {len(x)}: `give` belongs to another buffer."
-    )
-    return exchange_tokens(x, give, take)
-
-
-def name_mistakes(found, right, mistakes):
-    """Raise an AssertionError with what is said of a wrong result, where it is what was found."""
-    found = found.to(right)
-    for says, other in mistakes.items():
-        same = found.shape == other.shape and torch.allclose(found, other)
-        assert not same or torch.allclose(right, other), says
-
-
-def together(x, chosen, gate):
-    """Compute what all experts make of the tokens, weighted by the gates."""
-    made = torch.stack([Expert(e)(x) for e in range(world_size)])
-    rows = torch.arange(len(x))
-    return sum((gate[:, k, None] * made[chosen[:, k], rows] for k in range(chosen.shape[1])), 0 * x)
-
-
-def go_back(y):
-    """Go back from a loss of this rank's own."""
-    assert isinstance(y, torch.Tensor), f"It returns a {type(y).__name__}, and a tensor is asked for."
-    assert y.requires_grad, "The result carries no gradient: nothing connects it with the experts in autograd."
-    (y * torch.from_numpy(slope_of(y.shape, rank)).to(device)).sum().backward()
-
-
-def grad_of(t):
-    """Return the gradient of a tensor, which an empty one need not have got."""
-    return t.grad if t.numel() else torch.zeros_like(t)
-
-
-def with_expert(x, chosen, gate):
-    """Return the arguments: two that gradients are asked for, and what is given."""
-    return x.requires_grad_(), chosen, gate.requires_grad_(), Expert(rank), plan_dispatch.function, exchange
-
-
-def judged_mixture(y, x, chosen, gate, expert, *_):
-    """Return the result and its gradients, unless it is one of a known mistake."""
-    go_back(y)
-    with torch.no_grad():
-        right, bare = (together(x, chosen, g) for g in (gate, torch.ones_like(gate)))
-        rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
-        unsorted = right[chosen.flatten().argsort(stable=True)] if chosen.shape[1] == 1 else rows
-        mistakes = {
-            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
-            "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": unsorted,
-        }
-        name_mistakes(y, right, mistakes)
-    return dict(zip(RESULTS, (y.detach(), grad_of(x), grad_of(gate), expert.weight.grad)))
+CHAINS = (
+    ([8, 32, 8], 4, 4),
+    ([8, 32], 4, 4),
+    ([32, 8], 4, 4),
+    ([8, 32, 32, 8], 10, 2),
+    ([4096, 16384, 4096, 16384, 4096], 2048, 8),
+    ([1024, 64, 1024, 16, 512], 100, 3),
+    ([64, 8, 8, 8, 64, 512, 8], 32, 16),
+    ([64, 64, 64, 32, 8], 1, 4),
+)
 
 
 @exercise(
-    "Tokens to their experts, and back",
-    _mixed,
+    "The cheapest cuts of a chain of layers",
+    lambda xs, **chain: [cheapest_chain(**chain)] * len(xs),
     minutes=12,
     difficulty=2,
-    inputs=_tokens,
+    inputs=options(
+        "widths tokens ranks",
+        *((f"widths {w}, {count(t, 'token')}, {count(r, 'rank')}", w, t, r) for w, t, r in CHAINS),
+    ),
+    ranks=(2,),
     tolerance=1e-9,
-    **both_passes(5),
-    setup=with_expert,
-    collect=judged_mixture,
+    promises=(Calls(0),),
 )
-def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
-    """Return what each token's experts make of it, weighted by its gates.
+def cheapest_chain(widths, tokens, ranks):
+    """Return how many numbers each rank has to send, for the best choice of cuts.
 
-    Expert e lies on rank e. This rank's token `x[i]` goes to the experts `chosen[i]`, one or more, all different.
-    Return a tensor like `x`: row i is the sum of what token i's experts make of it, each multiplied by its gate,
-    `gate[i, k]`. Gradients have to flow to `x`, `gate` and the experts.
+    A chain of layers multiplies `tokens` rows by one matrix after the other: layer i's has `widths[i]` rows and
+    `widths[i + 1]` columns. **Every** matrix is cut over the `ranks`, either into columns or into rows. After each
+    layer comes an activation function, so a partial sum has to be added up at once, by an all-reduce. `X` is whole
+    on every rank to begin with, and the last result has to be whole on every rank.
 
-    These functions are there: `compute(rows)` is what **this rank's** expert makes of rows, also of none. `plan(flat)`
-    is your `plan_dispatch` for a flat tensor of choices, and returns `order, give, take`. `exchange(rows, give, take)`
-    is your `exchange_tokens`. (`chosen.flatten()` has the choices of token 0 first, then those of token 1, and so on.)
-    Hint: Five steps: plan, send the tokens in their order, compute, send back, weigh and put in place. On the way back,
-    what was taken is given.
-    Hint: Place p of the flat choices belongs to token `p // chosen.shape[1]`. So `x[order // chosen.shape[1]]` are the
-    rows to send, and a token with two experts is sent twice.
-    Hint: What comes back is in the order of the buffer: its gates are `gate.flatten()[order]`, and
-    `torch.zeros_like(x).index_add(0, token, weighted)` adds each row to that of its token.
-    Afterwards: The ranks have different amounts of work, and nobody can compute before the slowest has sent. A rank
-    without tokens takes part in every exchange, too: its expert works for the others.
+    Return the smallest amount of **numbers** that each rank has to send, over all choices of cuts:
+
+    - a matrix cut into **columns** needs its input whole (an all-gather where it is not), and leaves columns;
+    - one cut into **rows** takes its input whole or in columns, and leaves a sum: an all-reduce makes it whole.
+
+    Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce.
+    Communicate nothing.
+    Hint: With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`.
+    Only one thing has to be carried from layer to layer.
+    Hint: That one thing is whether the last result is whole or in columns. Keep the least sum for each of the two.
+    Hint: By columns: `min(whole, cut + gather(before))`. By rows: `min(whole, cut) + all_reduce(after)`. At the end,
+    columns have to be gathered.
+    Afterwards: Columns, then rows: with wide layers in between, Megatron's pairs are the best choice, one all-reduce
+    for two matrices. Where a layer in the middle is narrow, another choice wins. Alpa (2022) searches such choices for
+    whole models, operation by operation.
     """
-    order, give, take = plan(chosen.flatten())
-    token = order // chosen.shape[1]
-    came = exchange(x[token], give, take)
-    back = exchange(compute(came), take, give)
-    weighted = back * gate.flatten()[order, None]
-    return torch.zeros_like(x).index_add(0, token, weighted)
-
-
-tokens_that_arrive = ask("""
-Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. How many
-tokens will arrive at rank 2's expert?
-( ) 480: as many as rank 2 has
-    > That would be true if the router dealt the tokens out evenly. It chooses for each token alone, and does not
-    count.
-( ) 120, a quarter of what rank 2 has
-    > These would be rank 2's own tokens for its own expert, if all experts were equally liked. The other ranks send
-    theirs, too.
-(x) rank 2 cannot know before the other ranks tell it
-( ) as many as rank 2 sends away
-    > That would be true of a swap. What rank 2 sends depends on its own tokens, and what comes depends on the tokens
-    of the others.
-Why: Rank 2 cannot know. Anything from 0 to 1,920 is possible, and a receiver has to make room before the tokens come.
-So a first all-to-all brings four numbers, and a second one the tokens.
-""")
-
-backward_of_an_exchange = ask("""
-An all-to-all brings rows from every rank to every rank: `give[r]` of this rank's rows to rank r, and `take[r]` from
-rank r. In the backward pass a rank has the gradients of the rows that **came**. Which call gives it the gradients of
-the rows that it **gave**?
-(x) an all-to-all that gives `take[r]` rows to rank r and takes `give[r]`
-( ) an all-reduce of the gradients
-    > That would be true if every rank had used the same row. Each row is on one rank only, and it has one gradient
-    there.
-( ) the same all-to-all once more, with `give` and `take` as they are
-    > That would be true if all numbers of rows were equal. Now rank 2 has the gradients of the rows that it took, and
-    these go back to where they came from.
-( ) a reduce-scatter
-    > That is the backward pass of an all-gather, where every rank used every row, and the gradients add up. Here
-    nothing adds up.
-Why: The same call with its splits swapped. An all-to-all only moves rows, and its backward pass moves their gradients
-back. Autograd does not do this by itself: to it, torch's collectives do not exist.
-""")
-
-gradient_of_an_expert = ask("""
-Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any gradient yet. What
-is in the gradient of rank 2's expert, which exists on rank 2 alone?
-( ) the gradient of rank 2's loss
-    > That is true of rank 2's copy of the embedding. But its expert has computed tokens of all ranks, and their
-    gradients have come back to it.
-( ) the gradient of the mean of all ranks' losses
-    > It is close: all ranks' losses are in it. But nobody has divided, because an all-to-all moves numbers and does
-    no arithmetic.
-( ) nothing, until the gradients are all-reduced
-    > That would be true if no gradient came back through the exchange. Yours brings them.
-(x) the gradient of the sum of all ranks' losses
-Why: The sum over all ranks' losses. The tokens of all ranks went through this expert, and the backward all-to-all has
-brought all their gradients. One process would take the mean of the losses, so N times less.
-""")
-
-exchanges_of_a_training_step = ask("""
-The model has two mixtures, with the functions that you have written. How many **collectives** does a rank call in a
-forward and a backward pass together?
-= 10.0 +- 0 %
-( ) 6
-    > That is the forward pass alone: sizes, tokens and results, in two mixtures.
-( ) 8
-    > The tokens' journeys are all there. Before they leave, their numbers travel, too.
-( ) 12
-    > That would be true if sizes had a gradient. They are integers.
-( ) 5
-    > That is one mixture. The model has two.
-( ) 4
-    > That is the forward pass without the sizes, or one mixture without them. Every journey has a way back.
-Why: Ten, five for each mixture: sizes, tokens and results in the forward pass, gradients of the results and of the
-tokens in the backward pass. Sizes have no gradient.
-""")
-
-bytes_against_tensor_parallel = ask("""
-For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the backward
-pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the backward pass the
-gradients likewise. How many times as many bytes does a rank send with tensor parallelism, on four ranks?
-= 4.0 +- 15 %
-( ) 1
-    > Four exchanges and two all-reduces, each of them in two halves: that part is equal. How many tokens?
-( ) 2
-    > An all-reduce sends twice as much as an all-to-all of the same buffer; but the buffers differ, too.
-( ) 8
-    > There are four exchanges, and two all-reduces: count the way back.
-( ) 0.25
-    > The other way round: each rank's own tokens are a quarter of all tokens.
-Why: Four times as many, one for each rank. Two ring all-reduces send 2 · 2 · 1,920 · ¾ rows from each rank, and four
-exchanges 4 · 480 · ¾. With two experts a token it is half of that, and with 8, as in DeepSeek-V3, four ranks would send
-more than tensor parallelism does.
-""")
-
-head_start_of_an_expert = ask("""
-With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language model is
-trained: all weights, the router's too. Where do the tokens go after 20 training steps?
-( ) training has evened them out: about a quarter to each expert
-    > That would be true if an idle expert cost anything. The loss depends on the model's guesses, not on how busy
-    each expert is.
-(x) still most of them to expert 0
-( ) exactly where they went at the beginning: the router gets no gradient
-    > It gets one through the gate, which multiplies what the chosen expert returns. Some tokens do change their
-    expert.
-( ) most of them to a different expert: expert 0 has too much to learn
-    > That would be true if an expert got worse with every token. More tokens mean more training.
-Why: Still most of them to expert 0. Only the chosen expert is trained by a token, so expert 0 gets better, its gate is
-worth raising, and the others stay about as they began. In larger models, too, a few experts often end up with most
-tokens, and the memory of all others is wasted.
-""")
-
-dropped_at_capacity_one = ask("""
-With a capacity factor of 1 there are as many places as tokens. After its training, the **balanced** model sends roughly
-equally many tokens to each expert. How many tokens are dropped?
-( ) none: there is a place for each
-    > That would be true if a token could take any free place. Each has one expert, and where that is full, free
-    places elsewhere do not help.
-(x) some, but fewer than half
-( ) three quarters: a rank has places for a quarter of its tokens
-    > A rank has places for a quarter of its tokens at **each** of the four experts.
-( ) as many as without the loss for balance
-    > That would be true if balance did not matter. Without it nearly all tokens want the same expert, and most of
-    them find no place.
-Why: Some, while as many places stay empty: roughly equal is not equal. Some experts are a little more popular than
-others, and each rank's batch is different. So the Switch Transformer was also trained with a factor of 1.25.
-""")
+    share = (ranks - 1) / ranks * tokens
+    whole, cut = 0.0, float("inf")  # the least so far, where the last result is whole, and where it is in columns
+    for layer in range(len(widths) - 1):
+        by_columns = min(whole, cut + share * widths[layer])
+        by_rows = min(whole, cut) + 2 * share * widths[layer + 1]
+        whole, cut = by_rows, by_columns
+    return min(whole, cut + share * widths[-1])

@@ -1,4 +1,4 @@
-"""Exercises of lesson 13d: attention over a sequence that is cut over the ranks, gathered and round a ring."""
+"""Exercises of lesson 13d, in their places: tokens that travel to their experts and back, with their gradients."""
 
 from __future__ import annotations
 
@@ -7,456 +7,437 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from labkit.grading import gradients
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
-from labkit.grading.promises import Calls, Messages, OnlyTo
-from labkit.theory.log import Op
-from labkit.theory.record import Record
-from workbook.lesson12_layers import shares
-from workbook.lesson13c import name_mistakes
+from labkit.grading.promises import Calls
+from labkit.theory import collectives
+from workbook.lesson13 import both_passes
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
-def attended(xs: Sequence[Any]) -> list[np.ndarray]:
-    """Compute each rank's part of full attention; each brings queries, keys and values of its positions."""
-    k, v = (np.concatenate([x[i] for x in xs], axis=1) for i in (1, 2))
-    return [shares(q, k, r * q.shape[1]) @ v for r, (q, _, _) in enumerate(xs)]
+WIDE = 3  # numbers a token, in the checks
 
 
-def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
-    """Draw queries, keys and values for every rank, [heads, length, size] each."""
-    rng = np.random.default_rng([134, seed, n])
-    return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
+def _planned(xs: Sequence[Any]) -> list[Any]:
+    give = np.array([np.bincount(x, minlength=len(xs)) for x in xs])
+    return [[x.argsort(kind="stable"), give[r].tolist(), give[:, r].tolist()] for r, x in enumerate(xs)]
 
 
-def broken_attend_gathered(q, k, v):
-    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+def _chosen(n: int) -> list[Case]:
+    def drawn(sizes: Sequence[int], experts: int, seed: int) -> list[np.ndarray]:
+        rng = np.random.default_rng([13, seed, n])
+        return [rng.integers(0, experts, size) for size in sizes]
 
-
-@exercise(
-    "Attend to what all ranks have read",
-    attended,
-    minutes=8,
-    difficulty=2,
-    inputs=lambda n: [
-        Case(thirds(n, 1, 2, 2, 1), "one head, two positions a rank"),
-        Case(thirds(n, 1, 1, 2, 2), "one position a rank"),
-        Case(thirds(n, 3, 5, 4, 3), "three heads, five positions a rank"),
-    ],
-    gradients=True,
-    tolerance=1e-6,
-    counts_memory=False,
-)
-def attend_gathered(q, k, v):
-    """Return what this rank's queries see of all positions up to their own.
-
-    The sequence is cut into parts of equal length, the first for rank 0. `q`, `k` and `v`, [heads, positions, size],
-    are the queries, keys and values of **this rank's** positions. Return its part of causal attention over the whole
-    sequence: each position sees itself and all positions before it, also those on other ranks. Gradients have to flow
-    back to everyone's `k` and `v`; with `comms.all_gather` they do.
-
-    The function below runs, and on one rank its result is right. Run the check first: on which one, and why?
-    Hint: `is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first
-    query, and which one should it have?
-    Hint: Position i of rank r is position `r * length + i` of the sequence. Make a mask, [queries, keys], that is true
-    where the query may see the key.
-    Hint: `attn_mask=there <= here[:, None]`, with `here` the positions of the queries and `there` those of all keys.
-    Afterwards: With more keys than queries, `is_causal=True` aligns both at position 0. So only rank 0 was right, and
-    every other rank saw rank 0's positions alone: plausible numbers, and no error.
-    """
-    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
-    length = q.shape[1]
-    here = rank * length + torch.arange(length, device=q.device)
-    there = torch.arange(k.shape[1], device=q.device)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=there <= here[:, None])
-
-
-def _merged(xs: Sequence[Any]) -> list[Any]:
-    found = []
-    for out, top, total, scores, v in xs:
-        new = np.maximum(top, scores.max(-1))
-        safe = np.where(np.isinf(new), 0.0, new)
-        old, powers = np.exp(top - safe), np.exp(scores - safe[..., None])
-        found.append([out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)])
-    return found
-
-
-def _states(n: int) -> list[Case]:
-    rng = np.random.default_rng([134, 4, n])
-
-    def drawn(queries: int, keys: int, level: float = 0.0) -> list[Any]:
-        xs = []
-        for _ in range(n):
-            before = rng.normal(size=(1, queries, 3))
-            top = before.max(-1)
-            powers = np.exp(before - top[..., None])
-            out, scores = powers @ rng.normal(size=(1, 3, 2)), rng.normal(size=(1, queries, keys)) + level
-            xs.append((out, top, powers.sum(-1), scores, rng.normal(size=(1, keys, 2))))
-        return xs
-
-    def start(x: Any, hidden: int = 0) -> Any:
-        out, top, total, scores, v = x
-        scores = scores.copy()
-        scores[:, :hidden] = -np.inf
-        return np.zeros_like(out), np.full_like(top, -np.inf), np.zeros_like(total), scores, v
-
+    sizes = [r + 3 for r in range(n)]
     return [
-        Case(drawn(2, 2), "two queries, two keys"),
-        Case([start(x) for x in drawn(2, 3)], "the first piece: nothing has been seen yet"),
-        Case(drawn(2, 3, 50.0), "the new scores are much larger"),
-        Case(drawn(2, 3, -50.0), "the new scores are much smaller"),
-        Case([(*x[:3], np.full_like(x[3], -np.inf), x[4]) for x in drawn(2, 2)], "the new piece is masked everywhere"),
-        Case([start(x, 1) for x in drawn(3, 2)], "the first piece, which one query must not see at all"),
-        Case(drawn(2, 3, 800.0), "scores near 800"),
-        Case(drawn(40, 60), "40 queries, 60 keys"),
+        Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens a rank"),
+        Case(drawn(sizes, n, 1), "ranks with different numbers of tokens"),
+        Case(drawn([6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
+        Case([np.full(4, n - 1)] * n, "all tokens choose the last expert"),
+        Case(drawn([0, *sizes[1:]], n, 3), "rank 0 has no token"),
+        Case(drawn([300] * n, n, 4), "300 tokens a rank"),
     ]
 
 
-def run_merge_pieces(fn, out, top, total, scores, v):
-    """Merge a piece, and say which part of the state is wrong where a usual mistake gives it."""
-    right = _, new, _ = merge_pieces(out, top, total, scores, v)
-    powers = (scores - new.masked_fill(new == -torch.inf, 0)[..., None]).exp()
-    stale, alone = (out + powers @ v, new, total + powers.sum(-1)), scores.amax(-1)
-    found = fn(out, top, total, scores, v)
-    if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
-        return found
-    for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
-        says = f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
-        name_mistakes(got, want, {says: other})
-    says = "`top` is the largest score of the new piece, and not the largest so far."
-    name_mistakes(found[1], new, {says: alone})
-    says = "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
-    name_mistakes(found[0], right[0], {says: right[0] / right[2][..., None]})
-    return found
-
-
 @exercise(
-    "One more piece of a softmax",
-    _merged,
-    minutes=8,
-    difficulty=2,
-    inputs=_states,
-    tolerance=1e-9,
-    promises=(Calls(0),),
-    harness=run_merge_pieces,
-)
-def merge_pieces(out, top, total, scores, v):
-    """Return out, top and total with one more piece of keys.
-
-    A query has seen some keys, and more come. What it keeps: `top`, its largest score so far; `total`, the sum of
-    exp(score − `top`); and `out`, the sum of exp(score − `top`) · value. Nothing is divided yet. At the beginning `top`
-    is −inf and the others are 0.
-
-    Now come the `scores`, [heads, queries, keys], of more keys, and their values `v`, [heads, keys, size]. A score is
-    −inf where the query must not see the key, and a query may see none of them. Return the new `out`, `top` and
-    `total`, as if all keys had come at once. Scores may be about 1,000, and no result may be nan. Communicate nothing.
-    Hint: It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a
-    maximum. What do you multiply them by when the maximum grows?
-    Hint: exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).
-    Hint: −inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: subtract 0 instead, and exp(−inf)
-    makes the zeros that you want. `masked_fill` does it.
-    Afterwards: Softmax looks as if it needed all scores at once. It needs three things a query, however long the
-    sequence is, and pieces may come in any order. FlashAttention merges pieces within a GPU in this way; a ring merges
-    pieces that come from other ranks.
-    """
-    new = torch.maximum(top, scores.amax(-1))
-    shift = new.masked_fill(new == -torch.inf, 0)
-    old = (top - shift).exp()
-    powers = (scores - shift[..., None]).exp()
-    return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
-
-
-class WhileFolding:
-    """While a rank folds a block, the next one is on its way: its receive was begun before, and is awaited after."""
-
-    def broken(self, record: Record) -> str:
-        """ "Rank 0 folds a block, and nothing is on its way meanwhile." """
-        for r, spans in enumerate(record.spans):
-            folds = [span for span in spans if span.name == "fold" and span.left is not None]
-            receives = [op for op in record.ops[r] if op.kind == "recv"]
-            for fold in folds[:-1]:
-                until = fold.left or 0.0
-                if not any(op.entered <= fold.entered and _awaited(op) >= until for op in receives):
-                    return f"Rank {r} folds a block, and no block is on its way meanwhile: first begin, then fold."
-        return ""
-
-
-def _awaited(op: Op) -> float:
-    """Return the moment from which on a receive keeps its rank waiting."""
-    if not op.asynchronous:
-        return op.entered
-    return float("inf") if op.waited is None else op.waited[0]
-
-
-def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
-    """Make rank r's keys and values, in one tensor; harnesses know everyone's by it."""
-    return np.cos(0.7 * np.arange(int(np.prod(shape))) + 1.9 * r).reshape(shape)
-
-
-def _blocks(n: int) -> list[Case]:
-    rng = np.random.default_rng([134, 5, n])
-
-    def drawn(heads: int, length: int, size: int, about: str) -> Case:
-        shape = (heads, length, size)
-        return Case([(rng.normal(size=shape), block(r, (2, *shape))) for r in range(n)], about)
-
-    return [
-        drawn(1, 2, 2, "one head, two positions a rank"),
-        drawn(2, 1, 3, "two heads, one position a rank"),
-        drawn(2, 6, 4, "two heads, six positions a rank"),
-    ]
-
-
-def block_of(r, shape):
-    """Return the keys and values of a rank, as a tensor."""
-    return torch.from_numpy(block(r, tuple(shape))).to(device)
-
-
-def scores_of(q, k, theirs):
-    """Return the scores of this rank's queries for another rank's keys, masked causally."""
-    length = q.shape[1]
-    here = rank * length + torch.arange(length, device=device)
-    there = theirs * length + torch.arange(length, device=device)
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    return scores.masked_fill(there > here[:, None], -torch.inf)
-
-
-def known(kv, theirs, said, seen):
-    """Raise an AssertionError unless the block is whole, of the rank that is said, and there for the first time."""
-    assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
-    assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is none."
-    whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
-    assert whose, f"`{said}` got what is no rank's block: was it awaited, and is it whole?"
-    assert whose == [theirs], f"`{said}` was told that the block is rank {theirs}'s, and it is rank {whose[0]}'s."
-    assert theirs not in seen, f"The block of rank {theirs} came to `{said}` twice."
-    seen.append(theirs)
-
-
-def run_ring_attention(ring_attention, q, kv):
-    """Give a `fold` that knows all ranks' blocks, and collect the attention that the state holds."""
-    seen = []
-
-    def fold(state, q, kv, theirs):
-        with span("fold"):
-            known(kv, theirs, "fold", seen)
-            k, v = kv
-            nothing = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf), q.new_zeros(q.shape[:-1])
-            return merge_pieces(*(state or nothing), scores_of(q, k, theirs), v)
-
-    state = ring_attention(q, kv, fold)
-    assert isinstance(state, tuple) and len(state) == 3, "It returns no state: return what the last `fold` returned."
-    missing = sorted(set(range(world_size)) - set(seen))
-    assert not missing, f"The block of rank {missing[0]} has not been folded in."
-    return state[0] / state[2][..., None]
-
-
-@exercise(
-    "Attention round a ring",
-    lambda xs: attended([(q, *kv) for q, kv in xs]),
-    minutes=15,
-    difficulty=3,
-    inputs=_blocks,
-    tolerance=1e-9,
-    forbids=("collectives",),
-    promises=(OnlyTo(+1), Messages(lambda n: n - 1), WhileFolding()),
-    least=Least(sent=lambda n, S: (n - 1) * S * 2 / 3, rounds=lambda n: n - 1),
-    counts_memory=False,
-    scales=False,
-    harness=run_ring_attention,
-)
-def ring_attention(q, kv, fold):
-    """Return the state of this rank's queries after all ranks' blocks have come by.
-
-    `q`, [heads, positions, size], are this rank's queries, and `kv`, [2, heads, positions, size], its keys and values
-    in one tensor: its block. `fold(state, q, kv, theirs)` folds the block of rank `theirs` into what the queries have
-    seen, masks what they must not see, and returns the new state; the first one is `None`. Return the state when all
-    blocks, your own too, have been folded in once.
-
-    No rank gathers the blocks: they travel round the ring, from each rank to the **next** one, and a rank passes on
-    what it got. It sends `world_size - 1` messages and no more. While a block is folded, the next one is already on its
-    way: begin to send and to receive, fold, then wait.
-    Hint: Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two that
-    of the rank before that one.
-    Hint: `dist.batch_isend_irecv` returns at once, with works to wait for: `room = torch.empty_like(kv)`, begin a send
-    and a receive, fold `kv`, wait for both, and then `room` is the next `kv`.
-    Hint: Whose block is it after `step` steps? Rank `(rank - step) % world_size`'s. In the last step there is something
-    to fold and nothing to send.
-    Afterwards: No rank ever holds the keys and values of the whole sequence. What the ring sends lies behind what the
-    rank computes, as long as folding a block takes longer than sending one.
-    """
-    state = None
-    # yours
-    after, before = (rank + 1) % world_size, (rank - 1) % world_size
-    for step in range(world_size):
-        works = []
-        if step < world_size - 1:
-            room = torch.empty_like(kv)
-            exchange = [dist.P2POp(dist.isend, kv, after), dist.P2POp(dist.irecv, room, before)]
-            works = dist.batch_isend_irecv(exchange)
-        state = fold(state, q, kv, (rank - step) % world_size)
-        for work in works:
-            work.wait()
-        kv = room
-    # end
-    return state
-
-
-def _zigzag(xs: Sequence[Any]) -> list[Any]:
-    n = len(xs)
-    pieces = np.split(np.arange(xs[0]), 2 * n)
-    return [np.concatenate([pieces[r], pieces[2 * n - 1 - r]]) for r in range(n)]
-
-
-def shared_out(mine, length):
-    """Return the positions, unless they are not equally many or, in ascending order, not an even share of the work."""
-    assert isinstance(mine, torch.Tensor) and not mine.is_floating_point(), "Return a tensor of integers."
-    assert len(mine) == length // world_size, (
-        f"This rank has {len(mine)} positions, and {length} positions on {world_size} ranks are "
-        f"{length // world_size} each."
-    )
-    pairs, even = int((mine + 1).sum()), length * (length + 1) // 2 // world_size
-    ascending = torch.equal(mine, mine.sort().values)
-    assert pairs == even or not ascending, f"This rank's queries see {pairs} keys in all, and an even share is {even}."
-    return mine
-
-
-@exercise(
-    "Share out the triangle",
-    _zigzag,
+    "Who sends what to whom?",
+    _planned,
     minutes=6,
-    inputs=lambda n: [Case([2 * n * each] * n, f"{2 * n * each} positions") for each in (1, 2, 5, 64)],
-    promises=(Calls(0),),
-    collect=shared_out,
+    inputs=_chosen,
+    promises=(Calls(1),),
+    least=Least(rounds=lambda n: 1),
 )
-def zigzag_positions(length):
-    """Return this rank's positions: two pieces of the sequence, with an even share of the work.
+def plan_dispatch(chosen):
+    """Return the order in which tokens are sent, and how many go to each rank and come from each.
 
-    A sequence of `length` positions, which 2 · `world_size` divides, is cut into 2 · `world_size` equally long pieces,
-    and each rank gets two of them. Rank r gets piece r, counted from 0, and one more. Return its positions in the
-    sequence as a tensor of integers, in ascending order.
-
-    Which one more? A query at position i sees i + 1 keys, and all ranks shall have **equally many** pairs of a query
-    and a key that it sees. Communicate nothing.
-    Hint: Piece 0 is the cheapest, and rank 0 has it. Which piece should it get besides?
-    Hint: The dearest one. What the first of two pieces has less, the second has more.
-    Hint: `torch.arange(length).chunk(2 * world_size)` are the pieces, and `pieces[-1 - rank]` is the one that lies as
-    far from the end as piece `rank` lies from the beginning.
-    Afterwards: The sum of both pieces' work is the same for every rank, to the pair. Rank 0 holds the two ends of the
-    sequence, and rank N − 1 its middle. Every N-th position (striped) is nearly even, too, and each of its blocks is
-    half a triangle; zigzag has whole pieces to compute or to skip.
+    Expert e lies on rank e. `chosen[i]` is the expert of this rank's token i. The tokens will travel in one buffer,
+    sorted by expert. Return three things: `order`, the tokens' numbers in the order in which they go into the buffer,
+    where tokens of the same expert keep their order; `give`, a list with how many tokens this rank gives to each rank;
+    `take`, a list with how many it takes from each. Only the other ranks know the last one: one call is enough to ask
+    all of them.
+    Hint: `argsort(stable=True)` gives an order in which equal ones keep theirs, and `bincount` counts.
+    Hint: An expert that no token chose has to be counted, too: `bincount(minlength=world_size)`.
+    Hint: Rank r gives this rank `give[rank]` of its own counts. One number from everyone to everyone is an all-to-all:
+    `dist.all_to_all_single(take, give)`.
+    Afterwards: In the matrix of who gives how many to whom, each rank knows its row and asks for its column: the
+    all-to-all of lesson 04 transposes it. A few bytes travel, but the ranks wait for them, and on a GPU the CPU waits
+    as well: the sizes of the next buffers depend on these numbers.
     """
-    pieces = torch.arange(length).chunk(2 * world_size)
-    return torch.cat([pieces[rank], pieces[-1 - rank]])
+    # yours
+    order = chosen.argsort(stable=True)
+    give = chosen.bincount(minlength=world_size)
+    take = torch.empty_like(give)
+    dist.all_to_all_single(take, give)
+    # end
+    return order, give.tolist(), take.tolist()
 
 
-what_needs_the_others = ask("""
-Each rank has some positions of the sequence, and all weights. Which parts of a transformer layer need something of the
-positions on other ranks?
-( ) all of them: a layer is one function of the whole sequence
-    > Taken together it is. But most of its parts look at one position at a time.
-( ) attention and the layer norms
-    > That would be true of a batch norm, which takes a mean over positions. A layer norm takes its mean over the
-    numbers of one position.
-( ) attention and the MLP
-    > The MLP has most of the weights, and computes each position by itself.
-(x) attention alone
-Why: Attention alone. Embeddings, norms, MLP and output compute each position by itself. Without the others' positions
-the loss is wrong, and so is the gradient, though no rank notices.
+def _rows(n: int) -> list[Case]:
+    rng = np.random.default_rng([13, 5, n])
+
+    def case(give: np.ndarray, about: str, dtype: str = "float64", wide: int = 2) -> Case:
+        rows = [rng.integers(-9, 10, (sum(g), wide)).astype(dtype) for g in give]
+        return Case([(rows[r], give[r].tolist(), give[:, r].tolist()) for r in range(n)], about)
+
+    return [
+        case(np.ones((n, n), dtype=int), "one row to each rank"),
+        case(np.arange(n * n).reshape(n, n) % 3, "uneven"),
+        case(np.array([[2, *[0] * (n - 1)]] * n), "all rows go to rank 0"),
+        case(rng.integers(0, 40, (n, n)), "many rows", "float32", 8),
+    ]
+
+
+def name_lost_gradients(x, give, take):
+    """Let the gradient of x, once it is there, be held against known mistakes; return the arguments."""
+    gives, wide = everyones(give), x.shape[1]
+    if x.requires_grad:
+        taken = [sum(given[r] for given in gives) for r in range(world_size)]
+        slopes = [torch.from_numpy(gradients.weights(k * wide, r)).view(k, wide) for r, k in enumerate(taken)]
+        right = torch.cat([slope.split([given[r] for given in gives])[rank] for r, slope in enumerate(slopes)])
+        slips = {
+            "returns the gradients of the rows that came, and does not send them back": slopes[rank],
+            "divides the gradients by the number of ranks": right / world_size,
+        }
+        x.register_hook(lambda grad: name_it(grad, right, slips, "the gradient of x"))
+    return x, give, take
+
+
+def broken_exchange_tokens(x, give, take):
+    got = x.new_empty(sum(take), *x.shape[1:])
+    dist.all_to_all_single(got, x.detach(), take, give)
+    return got
+
+
+@exercise(
+    "An all-to-all that gradients flow through",
+    lambda xs: collectives.all_to_all([x for x, _, _ in xs], [give for _, give, _ in xs]),
+    minutes=8,
+    difficulty=2,
+    inputs=_rows,
+    gradients=True,
+    **both_passes(2, rounds=1),
+    setup=name_lost_gradients,
+)
+def exchange_tokens(x, give, take):
+    """Return the rows that the ranks send to this one; gradients flow back.
+
+    `x` has a row for each token, those for rank 0 first. Send `give[r]` rows to rank r and return the rows that come,
+    `take[r]` from rank r, those of rank 0 first. The function below does this. But the gradients count, too: every rank
+    calls `backward()` with a loss of its own, and wants the gradient of the **sum** of all losses by its `x`. Run the
+    check first and see what is missing. Then repair it with a `torch.autograd.Function` of your own.
+    Hint: torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A
+    `torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.
+    Hint: The row that went from rank 1 to rank 3 has its gradient on rank 3. Which call brings it to rank 1, and to the
+    place that the row had?
+    Hint: `dist.all_to_all_single(back, slope.contiguous(), give, take)`: on the way back, what was taken is given.
+    Afterwards: An all-to-all moves rows and adds nothing up. So does its backward pass: the same call with the splits
+    swapped. PyTorch has such a function, too: `all_to_all_single_autograd`, in a module whose name still begins with an
+    underscore.
+    """
+
+    class Exchange(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            got = x.new_empty(sum(take), *x.shape[1:])
+            dist.all_to_all_single(got, x.contiguous(), take, give)
+            return got
+
+        @staticmethod
+        def backward(ctx, slope):
+            back = slope.new_empty(sum(give), *slope.shape[1:])
+            dist.all_to_all_single(back, slope.contiguous(), give, take)
+            return back
+
+    return Exchange.apply(x)
+
+
+def weight_of(expert: int) -> np.ndarray:
+    """Make the weights of an expert."""
+    return np.cos(np.arange(WIDE * WIDE) + 2.0 * expert).reshape(WIDE, WIDE)
+
+
+def slope_of(shape: Sequence[int], rank: int) -> np.ndarray:
+    """Make what the loss of a rank multiplies its results with."""
+    return np.cos(0.9 * np.arange(int(np.prod(shape))) + rank).reshape(shape)
+
+
+def one_process(xs: Sequence[Any], experts: int, kept: Any = None) -> tuple[list[Any], list[np.ndarray]]:
+    """Return what a process with all experts finds: each rank's result and gradients, and those of the experts.
+
+    The gradients are those of the sum of all ranks' losses, by the tokens and by the gates. With `kept`, `kept[r][i]`
+    says which of rank r's tokens have room, and a token itself comes first.
+    """
+    of_experts = [np.zeros((WIDE, WIDE)) for _ in range(experts)]
+    found = []
+    for r, (*given, chosen, gate) in enumerate(xs):
+        h, slope = given[-1], slope_of(given[-1].shape, r)
+        y, dh, dgate = np.zeros_like(h) if kept is None else given[0].copy(), np.zeros_like(h), np.zeros_like(gate)
+        for i, k in np.ndindex(chosen.shape):
+            if kept is None or kept[r][i]:
+                e = chosen[i, k]
+                t = np.tanh(h[i] @ weight_of(e))
+                y[i] += gate[i, k] * t
+                dgate[i, k] = slope[i] @ t
+                dz = gate[i, k] * slope[i] * (1 - t**2)
+                dh[i] += weight_of(e) @ dz
+                of_experts[e] += np.outer(h[i], dz)
+        found.append((y, dh, dgate))
+    return found, of_experts
+
+
+RESULTS = ("y", "gradient of the tokens", "of the gates", "of this rank's expert")
+
+
+def _mixed(xs: Sequence[Any]) -> list[Any]:
+    found, of_experts = one_process(xs, len(xs))
+    return [dict(zip(RESULTS, (*mine, dw))) for mine, dw in zip(found, of_experts)]
+
+
+def _tokens(n: int) -> list[Case]:
+    rng = np.random.default_rng([13, 6, n])
+
+    def drawn(sizes: Sequence[int], top: int, about: str, chosen: Any = None) -> Case:
+        xs = []
+        for r, size in enumerate(sizes):
+            order = np.argsort(rng.random((size, n)), axis=1)[:, :top] if chosen is None else chosen[r]
+            xs.append((rng.normal(size=(size, WIDE)), order, rng.uniform(0.1, 0.9, size=order.shape)))
+        return Case(xs, about)
+
+    return [
+        drawn([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
+        drawn([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
+        drawn([5] * n, 2, "two experts a token"),
+        drawn([3] * n, 1, "all tokens choose the last expert", [np.full((3, 1), n - 1)] * n),
+        drawn([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
+    ]
+
+
+class Expert:
+    """Hold the weights of an expert, and note how many rows it is called with."""
+
+    def __init__(self, number):
+        self.weight, self.seen = torch.nn.Parameter(torch.from_numpy(weight_of(number)).to(device)), []
+
+    def __call__(self, rows):
+        self.seen.append(len(rows))
+        return torch.tanh(rows @ self.weight)
+
+
+def exchange(x, give, take):
+    """Exchange rows as the solution does, and say what is wrong with the arguments."""
+    assert isinstance(x, torch.Tensor), f"`exchange` got a {type(x).__name__} to send, and sends the rows of a tensor."
+    give, take = ([int(k) for k in counts] for counts in (give, take))
+    assert len(give) == len(take) == world_size, "`give` and `take` need a number for every rank."
+    assert sum(give) == len(x), (
+        f"`exchange` is to send {sum(give)} rows away, and got {len(x)}: `give` belongs to another buffer."
+    )
+    return exchange_tokens(x, give, take)
+
+
+def name_mistakes(found, right, mistakes):
+    """Raise an AssertionError with what is said of a wrong result, where it is what was found."""
+    found = found.to(right)
+    for says, other in mistakes.items():
+        same = found.shape == other.shape and torch.allclose(found, other)
+        assert not same or torch.allclose(right, other), says
+
+
+def together(x, chosen, gate):
+    """Compute what all experts make of the tokens, weighted by the gates."""
+    made = torch.stack([Expert(e)(x) for e in range(world_size)])
+    rows = torch.arange(len(x))
+    return sum((gate[:, k, None] * made[chosen[:, k], rows] for k in range(chosen.shape[1])), 0 * x)
+
+
+def go_back(y):
+    """Go back from a loss of this rank's own."""
+    assert isinstance(y, torch.Tensor), f"It returns a {type(y).__name__}, and a tensor is asked for."
+    assert y.requires_grad, "The result carries no gradient: nothing connects it with the experts in autograd."
+    (y * torch.from_numpy(slope_of(y.shape, rank)).to(device)).sum().backward()
+
+
+def grad_of(t):
+    """Return the gradient of a tensor, which an empty one need not have got."""
+    return t.grad if t.numel() else torch.zeros_like(t)
+
+
+def with_expert(x, chosen, gate):
+    """Return the arguments: two that gradients are asked for, and what is given."""
+    return x.requires_grad_(), chosen, gate.requires_grad_(), Expert(rank), plan_dispatch.function, exchange
+
+
+def judged_mixture(y, x, chosen, gate, expert, *_):
+    """Return the result and its gradients, unless it is one of a known mistake."""
+    go_back(y)
+    with torch.no_grad():
+        right, bare = (together(x, chosen, g) for g in (gate, torch.ones_like(gate)))
+        rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
+        unsorted = right[chosen.flatten().argsort(stable=True)] if chosen.shape[1] == 1 else rows
+        mistakes = {
+            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
+            "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": unsorted,
+        }
+        name_mistakes(y, right, mistakes)
+    return dict(zip(RESULTS, (y.detach(), grad_of(x), grad_of(gate), expert.weight.grad)))
+
+
+@exercise(
+    "Tokens to their experts, and back",
+    _mixed,
+    minutes=12,
+    difficulty=2,
+    inputs=_tokens,
+    tolerance=1e-9,
+    **both_passes(5),
+    setup=with_expert,
+    collect=judged_mixture,
+)
+def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
+    """Return what each token's experts make of it, weighted by its gates.
+
+    Expert e lies on rank e. This rank's token `x[i]` goes to the experts `chosen[i]`, one or more, all different.
+    Return a tensor like `x`: row i is the sum of what token i's experts make of it, each multiplied by its gate,
+    `gate[i, k]`. Gradients have to flow to `x`, `gate` and the experts.
+
+    These functions are there: `compute(rows)` is what **this rank's** expert makes of rows, also of none. `plan(flat)`
+    is your `plan_dispatch` for a flat tensor of choices, and returns `order, give, take`. `exchange(rows, give, take)`
+    is your `exchange_tokens`. (`chosen.flatten()` has the choices of token 0 first, then those of token 1, and so on.)
+    Hint: Five steps: plan, send the tokens in their order, compute, send back, weigh and put in place. On the way back,
+    what was taken is given.
+    Hint: Place p of the flat choices belongs to token `p // chosen.shape[1]`. So `x[order // chosen.shape[1]]` are the
+    rows to send, and a token with two experts is sent twice.
+    Hint: What comes back is in the order of the buffer: its gates are `gate.flatten()[order]`, and
+    `torch.zeros_like(x).index_add(0, token, weighted)` adds each row to that of its token.
+    Afterwards: The ranks have different amounts of work, and nobody can compute before the slowest has sent. A rank
+    without tokens takes part in every exchange, too: its expert works for the others.
+    """
+    order, give, take = plan(chosen.flatten())
+    token = order // chosen.shape[1]
+    came = exchange(x[token], give, take)
+    back = exchange(compute(came), take, give)
+    weighted = back * gate.flatten()[order, None]
+    return torch.zeros_like(x).index_add(0, token, weighted)
+
+
+tokens_that_arrive = ask("""
+Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. How many
+tokens will arrive at rank 2's expert?
+( ) 480: as many as rank 2 has
+    > That would be true if the router dealt the tokens out evenly. It chooses for each token alone, and does not
+    count.
+( ) 120, a quarter of what rank 2 has
+    > These would be rank 2's own tokens for its own expert, if all experts were equally liked. The other ranks send
+    theirs, too.
+(x) rank 2 cannot know before the other ranks tell it
+( ) as many as rank 2 sends away
+    > That would be true of a swap. What rank 2 sends depends on its own tokens, and what comes depends on the tokens
+    of the others.
+Why: Rank 2 cannot know. Anything from 0 to 1,920 is possible, and a receiver has to make room before the tokens come.
+So a first all-to-all brings four numbers, and a second one the tokens.
 """)
 
-keys_of_the_first_query = ask("""
-Rank 2 has the queries of positions 512 to 767, and has gathered the keys and values of all 1,024 positions. It calls
-`scaled_dot_product_attention(q, k, v, is_causal=True)`. Which keys does its **first** query see?
-(x) key 0 alone
-( ) keys 0 to 512
-    > That would be right, and it would be true if the function knew that these queries begin at 512. Nobody has told
-    it.
-( ) keys 0 to 768: queries and keys are aligned at their ends
-    > That is what you want when you generate text with a cache, and PyTorch has `causal_lower_right` for it.
-    `is_causal=True` aligns both at the beginning.
-( ) none: it raises an error, because there are more keys than queries
-    > An error would be helpful, but these shapes are allowed, with this mask, too.
-Why: Key 0 alone. The function numbers queries and keys from 0, and its query 0 sees key 0. Rank 2 would look at rank
-0's positions and never at its own. All ranks but rank 0 get this wrong, without an error.
+backward_of_an_exchange = ask("""
+An all-to-all brings rows from every rank to every rank: `give[r]` of this rank's rows to rank r, and `take[r]` from
+rank r. In the backward pass a rank has the gradients of the rows that **came**. Which call gives it the gradients of
+the rows that it **gave**?
+(x) an all-to-all that gives `take[r]` rows to rank r and takes `give[r]`
+( ) an all-reduce of the gradients
+    > That would be true if every rank had used the same row. Each row is on one rank only, and it has one gradient
+    there.
+( ) the same all-to-all once more, with `give` and `take` as they are
+    > That would be true if all numbers of rows were equal. Now rank 2 has the gradients of the rows that it took, and
+    these go back to where they came from.
+( ) a reduce-scatter
+    > That is the backward pass of an all-gather, where every rank used every row, and the gradients add up. Here
+    nothing adds up.
+Why: The same call with its splits swapped. An all-to-all only moves rows, and its backward pass moves their gradients
+back. Autograd does not do this by itself: to it, torch's collectives do not exist.
 """)
 
-block_after_two_steps = ask("""
-At the beginning each of four ranks holds its own block. In each step it sends the block that it holds to the next rank
-(rank 3 to rank 0) and gets one from the rank before it. Whose block does rank 1 hold after **two** steps?
-( ) rank 1's: blocks go there and back
-    > That would be true with two ranks.
-( ) rank 2's
-    > That would be true after three steps: the block before the last one has come all the way round.
-(x) rank 3's
-( ) rank 0's
-    > That would be true after one step.
-Why: Rank 3's: after s steps a rank holds the block of rank (r − s) mod N, and (1 − 2) mod 4 is 3. If you count in the
-other direction, you mask the wrong keys and get plausible numbers.
+gradient_of_an_expert = ask("""
+Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any gradient yet. What
+is in the gradient of rank 2's expert, which exists on rank 2 alone?
+( ) the gradient of rank 2's loss
+    > That is true of rank 2's copy of the embedding. But its expert has computed tokens of all ranks, and their
+    gradients have come back to it.
+( ) the gradient of the mean of all ranks' losses
+    > It is close: all ranks' losses are in it. But nobody has divided, because an all-to-all moves numbers and does
+    no arithmetic.
+( ) nothing, until the gradients are all-reduced
+    > That would be true if no gradient came back through the exchange. Yours brings them.
+(x) the gradient of the sum of all ranks' losses
+Why: The sum over all ranks' losses. The tokens of all ranks went through this expert, and the backward all-to-all has
+brought all their gradients. One process would take the mean of the losses, so N times less.
 """)
 
-bytes_of_the_ring = ask("""
-Compared with the all-gather of all keys and values, a rank in the ring sends …
-( ) less: it only ever talks to its neighbour
-    > Fewer partners are not fewer bytes. In an all-gather, too, each block has to reach three other ranks.
-( ) more: it passes on what is not its own
-    > That would be true if the all-gather did not. Gloo's all-gather is a ring as well, and so is NCCL's, for large
-    buffers.
-(x) as much
-( ) half, because masked blocks are skipped
-    > They are skipped when it comes to computing. But the ranks further on need them, so they travel.
-Why: As much. Either way, each rank passes on N − 1 blocks. (What `comms` adds lets the ranks agree on shapes.) What
-differs is that the ring computes in between and does not keep the blocks.
+exchanges_of_a_training_step = ask("""
+The model has two mixtures, with the functions that you have written. How many **collectives** does a rank call in a
+forward and a backward pass together?
+= 10.0 +- 0 %
+( ) 6
+    > That is the forward pass alone: sizes, tokens and results, in two mixtures.
+( ) 8
+    > The tokens' journeys are all there. Before they leave, their numbers travel, too.
+( ) 12
+    > That would be true if sizes had a gradient. They are integers.
+( ) 5
+    > That is one mixture. The model has two.
+( ) 4
+    > That is the forward pass without the sizes, or one mixture without them. Every journey has a way back.
+Why: Ten, five for each mixture: sizes, tokens and results in the forward pass, gradients of the results and of the
+tokens in the backward pass. Sizes have no gradient.
 """)
 
-memory_of_the_ring = ask("""
-Both make the scores that they need as a whole matrix: `at_once` of 256 queries and 1,024 keys, `ring` of 256 queries
-and 256 keys at a time. About how many times as many bytes of tensors does `at_once` have alive at its peak?
+bytes_against_tensor_parallel = ask("""
+For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the backward
+pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the backward pass the
+gradients likewise. How many times as many bytes does a rank send with tensor parallelism, on four ranks?
 = 4.0 +- 15 %
 ( ) 1
-    > That would be true if the ring kept what came by.
-( ) 16
-    > That would be true of one process with all 1,024 queries. The queries are shared out in both ways.
+    > Four exchanges and two all-reduces, each of them in two halves: that part is equal. How many tokens?
 ( ) 2
-    > Two blocks are in memory at a time, but scores are much larger, and they are those of one block.
-Why: About four times as many, one for each rank: its scores are those of four blocks against one, and its keys and
-values those of four against two.
+    > An all-reduce sends twice as much as an all-to-all of the same buffer; but the buffers differ, too.
+( ) 8
+    > There are four exchanges, and two all-reduces: count the way back.
+( ) 0.25
+    > The other way round: each rank's own tokens are a quarter of all tokens.
+Why: Four times as many, one for each rank. Two ring all-reduces send 2 · 2 · 1,920 · ¾ rows from each rank, and four
+exchanges 4 · 480 · ¾. With two experts a token it is half of that, and with 8, as in DeepSeek-V3, four ranks would send
+more than tensor parallelism does.
 """)
 
-even_share_of_a_causal_ring = ask("""
-In each step of the ring the ranks wait for the slowest one. Count work in pairs of a query and a key that it sees, and
-add up what the slowest rank has to do in each of the four steps. If all pairs were shared out **evenly**, what
-percentage of this sum would each rank have to do?
-= 57.1 % +- 6 %
-( ) 62.5
-    > These are the blocks that are not skipped, 10 of 16. The four on the diagonal are half empty.
-( ) 50
-    > That is the limit for many ranks. With four, the triangles still count.
-( ) 25
-    > That would be true if one rank did everything.
-( ) 100
-    > That would be true if all ranks had the same to do in each step. Rank 0 has nothing after the first.
-Why: 57 %. In the first step all ranks have their own block, a triangle: half a block. In the other three, some rank
-has a whole block. That is 3.5 blocks. Together there are 4 triangles and 6 whole blocks, 8 in all, and a quarter of
-that is 2. With more ranks the share comes close to one half.
+head_start_of_an_expert = ask("""
+With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language model is
+trained: all weights, the router's too. Where do the tokens go after 20 training steps?
+( ) training has evened them out: about a quarter to each expert
+    > That would be true if an idle expert cost anything. The loss depends on the model's guesses, not on how busy
+    each expert is.
+(x) still most of them to expert 0
+( ) exactly where they went at the beginning: the router gets no gradient
+    > It gets one through the gate, which multiplies what the chosen expert returns. Some tokens do change their
+    expert.
+( ) most of them to a different expert: expert 0 has too much to learn
+    > That would be true if an expert got worse with every token. More tokens mean more training.
+Why: Still most of them to expert 0. Only the chosen expert is trained by a token, so expert 0 gets better, its gate is
+worth raising, and the others stay about as they began. In larger models, too, a few experts often end up with most
+tokens, and the memory of all others is wasted.
 """)
 
-bytes_of_ulysses = ask("""
-The ring sends two tensors (keys, values) as large as a rank's `q` in each of three steps. Ulysses exchanges four
-tensors of that size once: `q`, `k`, `v` and the result. How many times as many bytes does a rank send in the **ring**,
-on four ranks?
-= 2.0 +- 10 %
-( ) 1.5
-    > 6 against 4 tensors. A rank's own part stays where it is in an all-to-all: a quarter of each.
-( ) 0.5
-    > The other way round: the ring sends more.
-( ) 1
-    > Count the tensors: two in each of three steps, and four once, less a quarter.
-( ) 6
-    > That is what the ring sends, in tensors. Ulysses sends some, too.
-Why: Twice as many. The ring sends 2 · 3 = 6 tensors. An all-to-all keeps a rank's own quarter, so Ulysses sends 4 · ¾
-= 3. In general it is N / 2 times: the more ranks, the better for Ulysses. But Ulysses' messages are not hidden, and it
-needs at least as many heads as ranks.
+dropped_at_capacity_one = ask("""
+With a capacity factor of 1 there are as many places as tokens. After its training, the **balanced** model sends roughly
+equally many tokens to each expert. How many tokens are dropped?
+( ) none: there is a place for each
+    > That would be true if a token could take any free place. Each has one expert, and where that is full, free
+    places elsewhere do not help.
+(x) some, but fewer than half
+( ) three quarters: a rank has places for a quarter of its tokens
+    > A rank has places for a quarter of its tokens at **each** of the four experts.
+( ) as many as without the loss for balance
+    > That would be true if balance did not matter. Without it nearly all tokens want the same expert, and most of
+    them find no place.
+Why: Some, while as many places stay empty: roughly equal is not equal. Some experts are a little more popular than
+others, and each rank's batch is different. So the Switch Transformer was also trained with a factor of 1.25.
 """)

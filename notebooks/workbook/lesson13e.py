@@ -1,374 +1,462 @@
-"""Exercises of lesson 13e: read a checkpoint for data and for tensor parallelism."""
+"""Exercises of lesson 13e: attention over a sequence that is cut over the ranks, gathered and round a ring."""
 
 from __future__ import annotations
 
-import math
-import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
-from workbook.harnesses import in_a_folder, my_group
+from labkit.grading.promises import Calls, Messages, OnlyTo
+from labkit.theory.log import Op
+from labkit.theory.record import Record
+from workbook.lesson13_layers import shares
+from workbook.lesson13d import name_mistakes
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch
+    from labkit.rank.cell_names import comms, device, dist, rank, span, torch, world_size
 
 
-by_reading = partial(exercise, tolerance=0, forbids=("collectives",))  # a rank reads what it needs, and asks no other
+def attended(xs: Sequence[Any]) -> list[np.ndarray]:
+    """Compute each rank's part of full attention; each brings queries, keys and values of its positions."""
+    k, v = (np.concatenate([x[i] for x in xs], axis=1) for i in (1, 2))
+    return [shares(q, k, r * q.shape[1]) @ v for r, (q, _, _) in enumerate(xs)]
 
 
-def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
-    """Fill an array with draws, or, without a generator, with 0, 1, 2 and so on."""
-    return (np.arange(math.prod(shape)).reshape(shape) if rng is None else rng.normal(size=shape)).astype(dtype)
+def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
+    """Draw queries, keys and values for every rank, [heads, length, size] each."""
+    rng = np.random.default_rng([134, seed, n])
+    return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
 
 
-def _models(n: int) -> list[Case]:
-    def case(about: str, seed: int, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> Case:
-        rng = np.random.default_rng([13, seed, n])
-
-        def drawn() -> tuple[Any, Any]:
-            params = [rng.integers(-50, 51, shape).astype(dtype) for shape in shapes]
-            return params, [rng.normal(size=3).astype(dtype), np.array(int(rng.integers(1, 99)))]
-
-        return Case([drawn() for _ in range(n)], about)
-
-    first = [([np.float32([1, 2]) + 10 * r], [np.float32([3]) + 10 * r, np.array(4 + 10 * r)]) for r in range(n)]
-    return [
-        Case(first, "one weight, two buffers"),
-        case("three weights", 1, ((2, 3), (3,), (1,))),
-        case("float64", 2, ((4, 4), (4,)), "float64"),
-        case("a layer of 40 x 30", 3, ((40, 30), (40,))),
-    ]
-
-
-@in_a_folder
-def run_load_for_all(load_for_all, params, buffers, folder):
-    """Save a model, see which rank reads the file, and collect what the ranks' models hold.
-
-    The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
-    """
-
-    def built(change):
-        model = torch.nn.Module()
-        model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
-        for i, b in enumerate(buffers):
-            model.register_buffer(f"buffer{i}", change(b))
-        return model
-
-    path, load = os.path.join(folder, "model.pt"), torch.load
-    if rank == 0:
-        with patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
-            torch.save(built(lambda t: t.clone()).state_dict(), path)
-
-    faults = []
-
-    def watched(file, *args, **kwargs):
-        if str(getattr(file, "name", file)) != path:  # unpickling a tensor that came in a message calls torch.load, too
-            return load(file, *args, **kwargs)
-        if kwargs.get("weights_only") is False:
-            faults.append("it loads with weights_only=False: whatever code somebody has put into the file runs")
-        if rank == 0:
-            return load(file, *args, **kwargs)
-        faults.append(f"rank {rank} reads the file, and rank 0 alone may: with n readers it is read n times")
-        return model.state_dict()
-
-    model = built(lambda t: -t - 1)
-    with patch.object(torch, "load", watched):
-        load_for_all(model, path)
-    assert not faults, faults[0]
-    return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
-
-
-def broken_load_for_all(model, path):
-    if rank == 0:
-        model.load_state_dict(torch.load(path))
-    for param in model.parameters():
-        dist.broadcast(param.data, src=0)
+def broken_attend_gathered(q, k, v):
+    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 @exercise(
-    "Repair: rank 0 reads, everybody receives",
-    lambda xs: [{"parameters": [*xs[0][0]], "buffers": [*xs[0][1]]} for _ in xs],
-    minutes=6,
-    inputs=_models,
-    least=Least(sent=lambda n, S: S, rounds=lambda n: 1),
-    harness=run_load_for_all,
-)
-def load_for_all(model, path):
-    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model.
-
-    The file `path` holds the state dict of a whole model, saved on some machine's GPU 0. **Rank 0 alone** may read it.
-    Afterwards every rank's `model` must hold all of it, on the rank's own `device`; all ranks have built the same
-    architecture. Change `model` in place and return nothing.
-
-    The specimen is what many guides show for data parallelism. It has two faults, and you see one after the other. In
-    the picture: a weight, then two buffers, the second one of integers.
-    Hint: A state dict has more than parameters. What does the model have that is no parameter, and is never trained?
-    Hint: Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, unless
-    `map_location` says otherwise.
-    Hint: Go through `[*model.parameters(), *model.buffers()]` and broadcast each `tensor.detach()`. All ranks call it,
-    in the same order.
-    Afterwards: One reader, however many ranks there are. On several hosts, `map_location` is the **local** rank's GPU:
-    `cuda:9` does not exist on a host of eight. Here `device` already is that.
-    """
-    if rank == 0:
-        model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
-    for tensor in [*model.parameters(), *model.buffers()]:
-        dist.broadcast(tensor.detach(), src=0)
-
-
-@exercise(
-    "Which part is mine?",
-    lambda xs: [[*part_of(*x)] for x in xs],
-    minutes=4,
+    "Attend to what all ranks have read",
+    attended,
+    minutes=8,
+    difficulty=2,
     inputs=lambda n: [
-        Case([(count, parts, r) for r in range(n)], about)
-        for about, count, parts in (
-            (f"{2 * n} rows for {n}", 2 * n, n),
-            (f"6 layers for {n + 2}, of which you see the first {n}", 6, n + 2),
-            (f"{2 * n + 1} rows for {n}", 2 * n + 1, n),
-            (f"{3 * n - 1} layers for {n}", 3 * n - 1, n),
-            (f"fewer rows than parts: {n - 1} for {n}", n - 1, n),
-            ("no rows at all", 0, n),
-            ("1,003 columns for a group of 5", 1003, 5),
-        )
+        Case(thirds(n, 1, 2, 2, 1), "one head, two positions a rank"),
+        Case(thirds(n, 1, 1, 2, 2), "one position a rank"),
+        Case(thirds(n, 3, 5, 4, 3), "three heads, five positions a rank"),
     ],
-    forbids=("collectives",),
+    gradients=True,
+    tolerance=1e-6,
+    counts_memory=False,
 )
-def part_of(count, n, place):
-    """Return (start, end) of the part at this place among n, which differ by one at most.
+def attend_gathered(q, k, v):
+    """Return what this rank's queries see of all positions up to their own.
 
-    `count` rows, columns or layers are dealt out to `n` ranks. Return `(start, end)`, the part of the rank at this
-    `place` (0 to n − 1): `start` belongs to it and `end` does not. The parts follow one another in the order of the
-    places, cover everything **once**, and differ by one at most; the **first** places get the longer parts. A part may
-    be empty. Communicate nothing: `n` is the size of some group, not of the world.
-    Hint: `divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.
-    Hint: Before part `place` there are `place` parts. How many of them are longer?
-    Hint: `start` is `place` times the short length, plus `min(place, longer)`.
-    Afterwards: `torch.tensor_split` cuts like this. `torch.chunk` rounds up instead, and six layers for four ranks
-    become three chunks of two; DTensor and `fully_shard` cut like that, and give the last rank an empty part. Either is
-    right, as long as whoever saves and whoever loads agree.
+    The sequence is cut into parts of equal length, the first for rank 0. `q`, `k` and `v`, [heads, positions, size],
+    are the queries, keys and values of **this rank's** positions. Return its part of causal attention over the whole
+    sequence: each position sees itself and all positions before it, also those on other ranks. Gradients have to flow
+    back to everyone's `k` and `v`; with `comms.all_gather` they do.
+
+    The function below runs, and on one rank its result is right. Run the check first: on which one, and why?
+    Hint: `is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first
+    query, and which one should it have?
+    Hint: Position i of rank r is position `r * length + i` of the sequence. Make a mask, [queries, keys], that is true
+    where the query may see the key.
+    Hint: `attn_mask=there <= here[:, None]`, with `here` the positions of the queries and `there` those of all keys.
+    Afterwards: With more keys than queries, `is_causal=True` aligns both at position 0. So only rank 0 was right, and
+    every other rank saw rank 0's positions alone: plausible numbers, and no error.
     """
-    short, longer = divmod(count, n)
-    start = place * short + min(place, longer)
-    return start, start + short + (place < longer)
+    k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
+    length = q.shape[1]
+    here = rank * length + torch.arange(length, device=q.device)
+    there = torch.arange(k.shape[1], device=q.device)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=there <= here[:, None])
 
 
-def _sliced(xs: Sequence[Any], plan: Mapping[str, tuple[int, int]], teams: Sequence[Sequence[int]]) -> list[Any]:
+def _merged(xs: Sequence[Any]) -> list[Any]:
     found = []
-    for r, (tensors,) in enumerate(xs):
-        team = next(t for t in teams if r in t)
-        mine = {}
-        for name, whole in tensors.items():
-            if name not in plan:
-                mine[name] = whole
-                continue
-            dim, stacked = plan[name]
-            start, end = part_of(whole.shape[dim] // stacked, len(team), team.index(r))
-            parts = [part.take(range(start, end), dim) for part in np.split(whole, stacked, dim)]
-            mine[name] = np.concatenate(parts, dim)
-        found.append(mine)
+    for out, top, total, scores, v in xs:
+        new = np.maximum(top, scores.max(-1))
+        safe = np.where(np.isinf(new), 0.0, new)
+        old, powers = np.exp(top - safe), np.exp(scores - safe[..., None])
+        found.append([out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)])
     return found
 
 
-def _checkpoints(n: int) -> list[Case]:
-    everybody = [list(range(n))]
-    apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
+def _states(n: int) -> list[Case]:
+    rng = np.random.default_rng([134, 4, n])
 
-    def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
-        rng = np.random.default_rng([13, seed, n]) if seed else None
-        tensors = {name: filled(shape, rng) for name, shape in shapes.items()}
-        return Case([(tensors,)] * n, about, {"plan": plan, "teams": teams})
+    def drawn(queries: int, keys: int, level: float = 0.0) -> list[Any]:
+        xs = []
+        for _ in range(n):
+            before = rng.normal(size=(1, queries, 3))
+            top = before.max(-1)
+            powers = np.exp(before - top[..., None])
+            out, scores = powers @ rng.normal(size=(1, 3, 2)), rng.normal(size=(1, queries, keys)) + level
+            xs.append((out, top, powers.sum(-1), scores, rng.normal(size=(1, keys, 2))))
+        return xs
 
-    small = {"up": (n, 1), "down": (2, n)}  # so that the card shows every number
-    mlp = {"up": (2 * n, 3), "down": (3, 2 * n)}
-    odd = {"up": (2 * n + 1, 2), "bias": (2 * n + 1,), "down": (2, 2 * n + 1), "prior": (4,)}
-    qkv = {"qkv": (3 * 2 * n, 2), "gates": (2, 2 * (n + 1)), "norm": (3,)}
+    def start(x: Any, hidden: int = 0) -> Any:
+        out, top, total, scores, v = x
+        scores = scores.copy()
+        scores[:, :hidden] = -np.inf
+        return np.zeros_like(out), np.full_like(top, -np.inf), np.zeros_like(total), scores, v
+
     return [
-        case("rows of one, columns of the other", 0, small, everybody, up=(0, 1), down=(1, 1)),
-        case("a remainder, and a tensor that nobody cuts", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
-        case("stacked matrices", 2, qkv, everybody, qkv=(0, 3), gates=(1, 2)),
-        case(f"groups {' and '.join(map(str, apart))}", 3, {**mlp, **qkv}, apart, up=(0, 1), down=(1, 1), qkv=(0, 3)),
+        Case(drawn(2, 2), "two queries, two keys"),
+        Case([start(x) for x in drawn(2, 3)], "the first piece: nothing has been seen yet"),
+        Case(drawn(2, 3, 50.0), "the new scores are much larger"),
+        Case(drawn(2, 3, -50.0), "the new scores are much smaller"),
+        Case([(*x[:3], np.full_like(x[3], -np.inf), x[4]) for x in drawn(2, 2)], "the new piece is masked everywhere"),
+        Case([start(x, 1) for x in drawn(3, 2)], "the first piece, which one query must not see at all"),
+        Case(drawn(2, 3, 800.0), "scores near 800"),
+        Case(drawn(40, 60), "40 queries, 60 keys"),
     ]
 
 
-def run_load_slices(load_slices, tensors, plan, teams):
-    """Give a `read` that counts, and collect the slices: no more may be read than is kept."""
-    group, got = my_group(teams), []
-
-    def read(name, dim=0, start=0, end=None):
-        whole = tensors[name]
-        end = whole.shape[dim] if end is None else end
-        assert 0 <= start <= end <= whole.shape[dim], (
-            f"rank {rank} reads {start} to {end} of {name!r} along dimension {dim}, which has {whole.shape[dim]}"
-        )
-        part = whole.narrow(dim, start, end - start).clone()
-        got.append(part.numel())
-        return part
-
-    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
-    mine = load_slices(read, shapes, plan, part_of, group)
-    if isinstance(mine, dict):
-        kept = sum(t.numel() for t in mine.values())
-        assert sum(got) <= kept, f"rank {rank} reads {sum(got)} numbers, and its part has {kept}"
-    return mine
+def run_merge_pieces(fn, out, top, total, scores, v):
+    """Merge a piece, and say which part of the state is wrong where a usual mistake gives it."""
+    right = _, new, _ = merge_pieces(out, top, total, scores, v)
+    powers = (scores - new.masked_fill(new == -torch.inf, 0)[..., None]).exp()
+    stale, alone = (out + powers @ v, new, total + powers.sum(-1)), scores.amax(-1)
+    found = fn(out, top, total, scores, v)
+    if not isinstance(found, (tuple, list)) or [getattr(t, "shape", None) for t in found] != [t.shape for t in right]:
+        return found
+    for name, got, want, other in zip(("out", "top", "total"), found, right, stale):
+        says = f"`{name}` has the new piece in it, and what was there before is still relative to the old `top`."
+        name_mistakes(got, want, {says: other})
+    says = "`top` is the largest score of the new piece, and not the largest so far."
+    name_mistakes(found[1], new, {says: alone})
+    says = "`out` is divided by `total` already: the next piece cannot be added to that. Leave both sums as they are."
+    name_mistakes(found[0], right[0], {says: right[0] / right[2][..., None]})
+    return found
 
 
-@by_reading(
-    "A tensor-parallel rank reads its slices",
-    _sliced,
-    minutes=14,
-    difficulty=3,
-    inputs=_checkpoints,
-    harness=run_load_slices,
+@exercise(
+    "One more piece of a softmax",
+    _merged,
+    minutes=8,
+    difficulty=2,
+    inputs=_states,
+    tolerance=1e-9,
+    promises=(Calls(0),),
+    harness=run_merge_pieces,
 )
-def load_slices(read, shapes, plan, part_of, group):
-    """Return this rank's part of every tensor of a checkpoint.
+def merge_pieces(out, top, total, scores, v):
+    """Return out, top and total with one more piece of keys.
 
-    `read(name, dim, start, end)` reads a part of a tensor from a checkpoint, and `read(name)` all of it; `shapes` has
-    every tensor's shape. Return a dict with this rank's part of each. `plan[name]` is `(dim, stacked)`: cut along
-    dimension `dim`, by `part_of(count, n, place)`. If `stacked` is 2 or more, this dimension holds so many equal
-    matrices one after the other (as queries, keys and values do): cut **each** of them, and put the parts together
-    again. What is not in the plan, every rank needs whole.
+    A query has seen some keys, and more come. What it keeps: `top`, its largest score so far; `total`, the sum of
+    exp(score − `top`); and `out`, the sum of exp(score − `top`) · value. Nothing is divided yet. At the beginning `top`
+    is −inf and the others are 0.
 
-    The ranks that share a copy of the model form `group`; other groups have copies of their own. Read only what you
-    return, and communicate nothing. In the picture, `up` is cut into rows, and `down`, which has two rows, into
-    columns.
-    Hint: Who am I in `group`, and how many are we? `dist.get_rank(group)` and `dist.get_world_size(group)`.
-    Hint: One matrix of the stack has `shape[dim] // stacked` rows or columns. `part_of` says which of them are yours,
-    in each of the matrices.
-    Hint: Matrix i of the stack begins at `i * size`. Read from `i * size + start` to `i * size + end` along `dim`, and
-    `torch.cat(parts, dim)` puts the parts together.
-    Afterwards: `nn.Linear` keeps its weight as [out, in]. So a column-parallel layer, which splits what comes **out**,
-    cuts dimension 0 and its bias, and a row-parallel one cuts dimension 1 and keeps its bias whole. Code that writes
-    `W1[:, start:end]` means matrices of the other orientation.
+    Now come the `scores`, [heads, queries, keys], of more keys, and their values `v`, [heads, keys, size]. A score is
+    −inf where the query must not see the key, and a query may see none of them. Return the new `out`, `top` and
+    `total`, as if all keys had come at once. Scores may be about 1,000, and no result may be nan. Communicate nothing.
+    Hint: It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a
+    maximum. What do you multiply them by when the maximum grows?
+    Hint: exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).
+    Hint: −inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: subtract 0 instead, and exp(−inf)
+    makes the zeros that you want. `masked_fill` does it.
+    Afterwards: Softmax looks as if it needed all scores at once. It needs three things a query, however long the
+    sequence is, and pieces may come in any order. FlashAttention merges pieces within a GPU in this way; a ring merges
+    pieces that come from other ranks.
     """
-    n, place = dist.get_world_size(group), dist.get_rank(group)
-    mine = {}
-    for name, shape in shapes.items():
-        if name not in plan:
-            mine[name] = read(name)
-            continue
-        dim, stacked = plan[name]
-        size = shape[dim] // stacked
-        start, end = part_of(size, n, place)
-        parts = [read(name, dim, i * size + start, i * size + end) for i in range(stacked)]
-        mine[name] = torch.cat(parts, dim)
+    new = torch.maximum(top, scores.amax(-1))
+    shift = new.masked_fill(new == -torch.inf, 0)
+    old = (top - shift).exp()
+    powers = (scores - shift[..., None]).exp()
+    return out * old[..., None] + powers @ v, new, total * old + powers.sum(-1)
+
+
+class WhileFolding:
+    """While a rank folds a block, the next one is on its way: its receive was begun before, and is awaited after."""
+
+    def broken(self, record: Record) -> str:
+        """ "Rank 0 folds a block, and nothing is on its way meanwhile." """
+        for r, spans in enumerate(record.spans):
+            folds = [span for span in spans if span.name == "fold" and span.left is not None]
+            receives = [op for op in record.ops[r] if op.kind == "recv"]
+            for fold in folds[:-1]:
+                until = fold.left or 0.0
+                if not any(op.entered <= fold.entered and _awaited(op) >= until for op in receives):
+                    return f"Rank {r} folds a block, and no block is on its way meanwhile: first begin, then fold."
+        return ""
+
+
+def _awaited(op: Op) -> float:
+    """Return the moment from which on a receive keeps its rank waiting."""
+    if not op.asynchronous:
+        return op.entered
+    return float("inf") if op.waited is None else op.waited[0]
+
+
+def block(r: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Make rank r's keys and values, in one tensor; harnesses know everyone's by it."""
+    return np.cos(0.7 * np.arange(int(np.prod(shape))) + 1.9 * r).reshape(shape)
+
+
+def _blocks(n: int) -> list[Case]:
+    rng = np.random.default_rng([134, 5, n])
+
+    def drawn(heads: int, length: int, size: int, about: str) -> Case:
+        shape = (heads, length, size)
+        return Case([(rng.normal(size=shape), block(r, (2, *shape))) for r in range(n)], about)
+
+    return [
+        drawn(1, 2, 2, "one head, two positions a rank"),
+        drawn(2, 1, 3, "two heads, one position a rank"),
+        drawn(2, 6, 4, "two heads, six positions a rank"),
+    ]
+
+
+def block_of(r, shape):
+    """Return the keys and values of a rank, as a tensor."""
+    return torch.from_numpy(block(r, tuple(shape))).to(device)
+
+
+def scores_of(q, k, theirs):
+    """Return the scores of this rank's queries for another rank's keys, masked causally."""
+    length = q.shape[1]
+    here = rank * length + torch.arange(length, device=device)
+    there = theirs * length + torch.arange(length, device=device)
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    return scores.masked_fill(there > here[:, None], -torch.inf)
+
+
+def known(kv, theirs, said, seen):
+    """Raise an AssertionError unless the block is whole, of the rank that is said, and there for the first time."""
+    assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
+    assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is none."
+    whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
+    assert whose, f"`{said}` got what is no rank's block: was it awaited, and is it whole?"
+    assert whose == [theirs], f"`{said}` was told that the block is rank {theirs}'s, and it is rank {whose[0]}'s."
+    assert theirs not in seen, f"The block of rank {theirs} came to `{said}` twice."
+    seen.append(theirs)
+
+
+def run_ring_attention(ring_attention, q, kv):
+    """Give a `fold` that knows all ranks' blocks, and collect the attention that the state holds."""
+    seen = []
+
+    def fold(state, q, kv, theirs):
+        with span("fold"):
+            known(kv, theirs, "fold", seen)
+            k, v = kv
+            nothing = torch.zeros_like(q), q.new_full(q.shape[:-1], -torch.inf), q.new_zeros(q.shape[:-1])
+            return merge_pieces(*(state or nothing), scores_of(q, k, theirs), v)
+
+    state = ring_attention(q, kv, fold)
+    assert isinstance(state, tuple) and len(state) == 3, "It returns no state: return what the last `fold` returned."
+    missing = sorted(set(range(world_size)) - set(seen))
+    assert not missing, f"The block of rank {missing[0]} has not been folded in."
+    return state[0] / state[2][..., None]
+
+
+@exercise(
+    "Attention round a ring",
+    lambda xs: attended([(q, *kv) for q, kv in xs]),
+    minutes=15,
+    difficulty=3,
+    inputs=_blocks,
+    tolerance=1e-9,
+    forbids=("collectives",),
+    promises=(OnlyTo(+1), Messages(lambda n: n - 1), WhileFolding()),
+    least=Least(sent=lambda n, S: (n - 1) * S * 2 / 3, rounds=lambda n: n - 1),
+    counts_memory=False,
+    scales=False,
+    harness=run_ring_attention,
+)
+def ring_attention(q, kv, fold):
+    """Return the state of this rank's queries after all ranks' blocks have come by.
+
+    `q`, [heads, positions, size], are this rank's queries, and `kv`, [2, heads, positions, size], its keys and values
+    in one tensor: its block. `fold(state, q, kv, theirs)` folds the block of rank `theirs` into what the queries have
+    seen, masks what they must not see, and returns the new state; the first one is `None`. Return the state when all
+    blocks, your own too, have been folded in once.
+
+    No rank gathers the blocks: they travel round the ring, from each rank to the **next** one, and a rank passes on
+    what it got. It sends `world_size - 1` messages and no more. While a block is folded, the next one is already on its
+    way: begin to send and to receive, fold, then wait.
+    Hint: Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two that
+    of the rank before that one.
+    Hint: `dist.batch_isend_irecv` returns at once, with works to wait for: `room = torch.empty_like(kv)`, begin a send
+    and a receive, fold `kv`, wait for both, and then `room` is the next `kv`.
+    Hint: Whose block is it after `step` steps? Rank `(rank - step) % world_size`'s. In the last step there is something
+    to fold and nothing to send.
+    Afterwards: No rank ever holds the keys and values of the whole sequence. What the ring sends lies behind what the
+    rank computes, as long as folding a block takes longer than sending one.
+    """
+    state = None
+    # yours
+    after, before = (rank + 1) % world_size, (rank - 1) % world_size
+    for step in range(world_size):
+        works = []
+        if step < world_size - 1:
+            room = torch.empty_like(kv)
+            exchange = [dist.P2POp(dist.isend, kv, after), dist.P2POp(dist.irecv, room, before)]
+            works = dist.batch_isend_irecv(exchange)
+        state = fold(state, q, kv, (rank - step) % world_size)
+        for work in works:
+            work.wait()
+        kv = room
+    # end
+    return state
+
+
+def _zigzag(xs: Sequence[Any]) -> list[Any]:
+    n = len(xs)
+    pieces = np.split(np.arange(xs[0]), 2 * n)
+    return [np.concatenate([pieces[r], pieces[2 * n - 1 - r]]) for r in range(n)]
+
+
+def shared_out(mine, length):
+    """Return the positions, unless they are not equally many or, in ascending order, not an even share of the work."""
+    assert isinstance(mine, torch.Tensor) and not mine.is_floating_point(), "Return a tensor of integers."
+    assert len(mine) == length // world_size, (
+        f"This rank has {len(mine)} positions, and {length} positions on {world_size} ranks are "
+        f"{length // world_size} each."
+    )
+    pairs, even = int((mine + 1).sum()), length * (length + 1) // 2 // world_size
+    ascending = torch.equal(mine, mine.sort().values)
+    assert pairs == even or not ascending, f"This rank's queries see {pairs} keys in all, and an even share is {even}."
     return mine
 
 
-copies_after_loading = ask("""
-Every rank builds the model with random weights of its own, rank 0 loads the file, and then each **parameter** is
-broadcast from rank 0. All ranks compute the loss of the same rows. What do they find?
-( ) the same loss on all ranks, that of the model in the file
-    > That would be true of a model that consists of parameters. This one has a buffer, too.
-( ) a different loss on every rank
-    > That would be true if something random were left. The buffer that nobody broadcasts begins with zeros, on every
-    rank.
-(x) one loss on rank 0, and another one that all other ranks share
-( ) nothing: rank 0 waits for ever in the broadcast
-    > That would be true if the ranks had different numbers of parameters. All of them have built the same model, so
-    their calls match.
-Why: Rank 0 has the loss of the file, and all others share a worse one. They have rank 0's parameters, and the zeros
-that their own buffer began with: `model.parameters()` lists no buffers. Nothing raises an error.
+@exercise(
+    "Share out the triangle",
+    _zigzag,
+    minutes=6,
+    inputs=lambda n: [Case([2 * n * each] * n, f"{2 * n * each} positions") for each in (1, 2, 5, 64)],
+    promises=(Calls(0),),
+    collect=shared_out,
+)
+def zigzag_positions(length):
+    """Return this rank's positions: two pieces of the sequence, with an even share of the work.
+
+    A sequence of `length` positions, which 2 · `world_size` divides, is cut into 2 · `world_size` equally long pieces,
+    and each rank gets two of them. Rank r gets piece r, counted from 0, and one more. Return its positions in the
+    sequence as a tensor of integers, in ascending order.
+
+    Which one more? A query at position i sees i + 1 keys, and all ranks shall have **equally many** pairs of a query
+    and a key that it sees. Communicate nothing.
+    Hint: Piece 0 is the cheapest, and rank 0 has it. Which piece should it get besides?
+    Hint: The dearest one. What the first of two pieces has less, the second has more.
+    Hint: `torch.arange(length).chunk(2 * world_size)` are the pieces, and `pieces[-1 - rank]` is the one that lies as
+    far from the end as piece `rank` lies from the beginning.
+    Afterwards: The sum of both pieces' work is the same for every rank, to the pair. Rank 0 holds the two ends of the
+    sequence, and rank N − 1 its middle. Every N-th position (striped) is nearly even, too, and each of its blocks is
+    half a triangle; zigzag has whole pieces to compute or to skip.
+    """
+    pieces = torch.arange(length).chunk(2 * world_size)
+    return torch.cat([pieces[rank], pieces[-1 - rank]])
+
+
+what_needs_the_others = ask("""
+Each rank has some positions of the sequence, and all weights. Which parts of a transformer layer need something of the
+positions on other ranks?
+( ) all of them: a layer is one function of the whole sequence
+    > Taken together it is. But most of its parts look at one position at a time.
+( ) attention and the layer norms
+    > That would be true of a batch norm, which takes a mean over positions. A layer norm takes its mean over the
+    numbers of one position.
+( ) attention and the MLP
+    > The MLP has most of the weights, and computes each position by itself.
+(x) attention alone
+Why: Attention alone. Embeddings, norms, MLP and output compute each position by itself. Without the others' positions
+the loss is wrong, and so is the gradient, though no rank notices.
 """)
 
-peak_of_the_reader = ask("""
-The file has 16 MiB. Every rank builds the model, `Primed()`. Then rank 0 runs
-`model.load_state_dict(torch.load(path))`, and everybody receives. How many MiB more than before does **rank 0** hold at
-its peak?
-= 32.0 MiB +- 10 %
+keys_of_the_first_query = ask("""
+Rank 2 has the queries of positions 512 to 767, and has gathered the keys and values of all 1,024 positions. It calls
+`scaled_dot_product_attention(q, k, v, is_causal=True)`. Which keys does its **first** query see?
+(x) key 0 alone
+( ) keys 0 to 512
+    > That would be right, and it would be true if the function knew that these queries begin at 512. Nobody has told
+    it.
+( ) keys 0 to 768: queries and keys are aligned at their ends
+    > That is what you want when you generate text with a cache, and PyTorch has `causal_lower_right` for it.
+    `is_causal=True` aligns both at the beginning.
+( ) none: it raises an error, because there are more keys than queries
+    > An error would be helpful, but these shapes are allowed, with this mask, too.
+Why: Key 0 alone. The function numbers queries and keys from 0, and its query 0 sees key 0. Rank 2 would look at rank
+0's positions and never at its own. All ranks but rank 0 get this wrong, without an error.
+""")
+
+block_after_two_steps = ask("""
+At the beginning each of four ranks holds its own block. In each step it sends the block that it holds to the next rank
+(rank 3 to rank 0) and gets one from the rank before it. Whose block does rank 1 hold after **two** steps?
+( ) rank 1's: blocks go there and back
+    > That would be true with two ranks.
+( ) rank 2's
+    > That would be true after three steps: the block before the last one has come all the way round.
+(x) rank 3's
+( ) rank 0's
+    > That would be true after one step.
+Why: Rank 3's: after s steps a rank holds the block of rank (r − s) mod N, and (1 − 2) mod 4 is 3. If you count in the
+other direction, you mask the wrong keys and get plausible numbers.
+""")
+
+bytes_of_the_ring = ask("""
+Compared with the all-gather of all keys and values, a rank in the ring sends …
+( ) less: it only ever talks to its neighbour
+    > Fewer partners are not fewer bytes. In an all-gather, too, each block has to reach three other ranks.
+( ) more: it passes on what is not its own
+    > That would be true if the all-gather did not. Gloo's all-gather is a ring as well, and so is NCCL's, for large
+    buffers.
+(x) as much
+( ) half, because masked blocks are skipped
+    > They are skipped when it comes to computing. But the ranks further on need them, so they travel.
+Why: As much. Either way, each rank passes on N − 1 blocks. (What `comms` adds lets the ranks agree on shapes.) What
+differs is that the ring computes in between and does not keep the blocks.
+""")
+
+memory_of_the_ring = ask("""
+Both make the scores that they need as a whole matrix: `at_once` of 256 queries and 1,024 keys, `ring` of 256 queries
+and 256 keys at a time. About how many times as many bytes of tensors does `at_once` have alive at its peak?
+= 4.0 +- 15 %
+( ) 1
+    > That would be true if the ring kept what came by.
 ( ) 16
-    > This is what the others hold. Rank 0 has built a model as well, and what it reads comes on top.
-( ) 64
-    > This is what four ranks hold. The question is about one of them.
-( ) 48
-    > `load_state_dict` copies number by number into the model that is there. It makes no third copy.
-Why: About 32: the model that it has built, with random numbers that nobody needs, and beside it everything that
-`torch.load` returns, until it has been copied. The others hold one copy.
+    > That would be true of one process with all 1,024 queries. The queries are shared out in both ways.
+( ) 2
+    > Two blocks are in memory at a time, but scores are much larger, and they are those of one block.
+Why: About four times as many, one for each rank: its scores are those of four blocks against one, and its keys and
+values those of four against two.
 """)
 
-seconds_to_64_replicas = ask("""
-On paper: 64 hosts start with the same model of 14 GB. The storage gives 5 GB/s, which all its readers share; each link
-between hosts carries 10 GB/s. One host reads the file, and **then** broadcasts it in many small pieces that everyone
-passes on, so that the broadcast takes about as long as one copy on one link. How many seconds is that together?
-= 4.2 s
-( ) 2.8
-    > This is the reading alone. The broadcast comes on top.
-( ) 1.4
-    > This is the broadcast alone. Before it, one host has to read.
-( ) 179.2
-    > That is if all 64 read: 64 times 14 GB at 5 GB/s.
-( ) 11.2
-    > That would be true of a tree that passes on the whole file at each of its 6 levels.
-( ) 91.0
-    > That would be true if one host sent it to each of the 63 others in turn.
-Why: 4.2 s: 14 / 5 = 2.8 s to read, and 14 / 10 = 1.4 s to broadcast. If all 64 read for themselves, the storage has to
-give 896 GB, which takes 179 s: 43 times as long.
+even_share_of_a_causal_ring = ask("""
+In each step of the ring the ranks wait for the slowest one. Count work in pairs of a query and a key that it sees, and
+add up what the slowest rank has to do in each of the four steps. If all pairs were shared out **evenly**, what
+percentage of this sum would each rank have to do?
+= 57.1 % +- 6 %
+( ) 62.5
+    > These are the blocks that are not skipped, 10 of 16. The four on the diagonal are half empty.
+( ) 50
+    > That is the limit for many ranks. With four, the triangles still count.
+( ) 25
+    > That would be true if one rank did everything.
+( ) 100
+    > That would be true if all ranks had the same to do in each step. Rank 0 has nothing after the first.
+Why: 57 %. In the first step all ranks have their own block, a triangle: half a block. In the other three, some rank
+has a whole block. That is 3.5 blocks. Together there are 4 triangles and 6 whole blocks, 8 in all, and a quarter of
+that is 2. With more ranks the share comes close to one half.
 """)
 
-gpus_for_350_gb = ask("""
-GPT-3 has 175 billion parameters: 350 GB in 16 bits. A GPU has room for 25 GB of weights. Tensor parallelism cuts every
-layer by its heads, 96 of them, and each GPU gets **equally many**. What is the smallest number of GPUs that works?
-= 16.0 +- 0 %
-( ) 14
-    > 350 / 25 is 14, and 96 / 14 is not a whole number: some GPUs would get 7 heads, others 6.
-( ) 12
-    > 96 divides by 12, but 350 / 12 is 29.2 GB on each.
-( ) 8
-    > 96 divides by 8, but 350 / 8 is 43.8 GB on each.
-( ) 7
-    > 350 GB are the bytes in 16 bits already.
-( ) 24
-    > That works, too, but a smaller number does as well.
-Why: 16. There are 350 / 25 = 14 shards of 25 GB, and 96 heads divide neither by 14 nor by 15. With 16 GPUs each holds 6
-heads and 21.9 GB. With 12 the heads would divide, but 29.2 GB do not fit; with 8 it is 43.8 GB.
-""")
-
-six_in_four_chunks = ask("""
-Six layers for four ranks: `torch.arange(6).chunk(4)[rank]`. What does **rank 3** get?
-( ) layer 5
-    > That would be true of `tensor_split(4)`, which makes parts of 2, 2, 1 and 1.
-(x) an IndexError
-( ) layers 4 and 5
-    > Rank 2 gets these. `chunk` makes parts of 6 / 4 layers, rounded up.
-( ) nothing: an empty tensor
-    > DTensor, which cuts like `chunk`, gives its last ranks empty parts. `chunk` itself makes fewer parts.
-Why: An IndexError: `chunk(4)` rounds the length up, to 2, and after three chunks nothing is left. With `6 // 4 = 1`
-layer a rank, the formula of many guides, layers 4 and 5 belong to nobody, and no error says so.
-""")
-
-a_chunk_of_qkv = ask("""
-`qkv.weight` has 720 rows: 240 for the queries, then 240 for the keys, then 240 for the values; 20 rows for each of 12
-heads. What does rank 0 of four get from `qkv.weight.chunk(4)[0]`?
-( ) the queries, keys and values of its three heads
-    > That would be true if the rows were ordered by heads. They are ordered by queries, keys and values.
-(x) the queries of nine heads, and no keys or values
-( ) all queries, and nothing else
-    > That would be true of `chunk(3)`: 240 rows. A quarter of 720 is 180.
-( ) an error: 720 rows of three kinds do not divide by four
-    > 720 divides by 4, and `chunk` knows nothing of kinds.
-Why: 180 rows, all of them queries: those of nine heads. The shape is what a quarter should have, so nothing raises an
-error, and the model computes nonsense. Each of the three has to be cut by itself.
-""")
-
-the_device_of_rank_9 = ask("""
-A program for one host of 8 GPUs reads `torch.load(path, map_location=f'cuda:{rank}')`. It now runs on two such hosts,
-with 16 ranks in all. Which device does **rank 9** need?
-( ) `cuda:9`
-    > That would be true of a host with ten GPUs or more. Each host counts its own GPUs from 0, and here they end at
-    7: `torch.load` raises an error.
-(x) `cuda:1`
-( ) `cuda:0`
-    > That would be true of rank 8, the first one of the second host.
-( ) none: without a `map_location` each rank loads to its own GPU
-    > That would be true if files did not remember where a tensor was. They do: all ranks of a host would load to the
-    GPU that it was saved from, often `cuda:0`.
-Why: `cuda:1`: rank 9 is the second rank of the second host. That number is the **local** rank, which `torchrun` puts
-into the environment variable `LOCAL_RANK`. labkit's `device` comes from it, too.
+bytes_of_ulysses = ask("""
+The ring sends two tensors (keys, values) as large as a rank's `q` in each of three steps. Ulysses exchanges four
+tensors of that size once: `q`, `k`, `v` and the result. How many times as many bytes does a rank send in the **ring**,
+on four ranks?
+= 2.0 +- 10 %
+( ) 1.5
+    > 6 against 4 tensors. A rank's own part stays where it is in an all-to-all: a quarter of each.
+( ) 0.5
+    > The other way round: the ring sends more.
+( ) 1
+    > Count the tensors: two in each of three steps, and four once, less a quarter.
+( ) 6
+    > That is what the ring sends, in tensors. Ulysses sends some, too.
+Why: Twice as many. The ring sends 2 · 3 = 6 tensors. An all-to-all keeps a rank's own quarter, so Ulysses sends 4 · ¾
+= 3. In general it is N / 2 times: the more ranks, the better for Ulysses. But Ulysses' messages are not hidden, and it
+needs at least as many heads as ranks.
 """)

@@ -1,410 +1,374 @@
-"""Exercises of lesson 13f: a part of a file, a checkpoint for another number of ranks, and who writes what."""
+"""Exercises of lesson 13f: read a checkpoint for data and for tensor parallelism."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import numpy as np
 
-from labkit.grading.exercise import Case, exercise
+from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
-from workbook.lesson13e import by_reading, filled, part_of
+from workbook.harnesses import in_a_folder, my_group
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, rank, torch
 
 
-Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
+by_reading = partial(exercise, tolerance=0, forbids=("collectives",))  # a rank reads what it needs, and asks no other
 
 
-def _in_a_file(n: int) -> list[Case]:
-    def case(about: str, seed: int, shape: tuple[int, ...], dim: int, dtype: str = "float32", parts: int = n) -> Case:
-        whole = filled(shape, np.random.default_rng([13, seed, n]) if seed else None, dtype)
-        return Case([(whole,)] * n, about, {"dim": dim, "parts": parts})
+def filled(shape: Sequence[int], rng: np.random.Generator | None = None, dtype: str = "float32") -> np.ndarray:
+    """Fill an array with draws, or, without a generator, with 0, 1, 2 and so on."""
+    return (np.arange(math.prod(shape)).reshape(shape) if rng is None else rng.normal(size=shape)).astype(dtype)
 
+
+def _models(n: int) -> list[Case]:
+    def case(about: str, seed: int, shapes: Sequence[tuple[int, ...]], dtype: str = "float32") -> Case:
+        rng = np.random.default_rng([13, seed, n])
+
+        def drawn() -> tuple[Any, Any]:
+            params = [rng.integers(-50, 51, shape).astype(dtype) for shape in shapes]
+            return params, [rng.normal(size=3).astype(dtype), np.array(int(rng.integers(1, 99)))]
+
+        return Case([drawn() for _ in range(n)], about)
+
+    first = [([np.float32([1, 2]) + 10 * r], [np.float32([3]) + 10 * r, np.array(4 + 10 * r)]) for r in range(n)]
     return [
-        case("rows", 0, (n, 3), 0),
-        case("columns", 0, (3, n), 1),
-        case("a vector", 1, (2 * n + 1,), 0),
-        case(f"{2 * n + 1} columns", 2, (5, 2 * n + 1), 1),
-        case("rows in float64", 3, (3 * n, 5), 0, "float64"),
-        case("columns in float16", 4, (4, 3 * n), 1, "float16"),
-        case("rows for more ranks than there are rows", 5, (n, 4), 0, parts=n + 2),
-        case("three dimensions", 6, (2 * n, 3, 2), 0),
+        Case(first, "one weight, two buffers"),
+        case("three weights", 1, ((2, 3), (3,), (1,))),
+        case("float64", 2, ((4, 4), (4,)), "float64"),
+        case("a layer of 40 x 30", 3, ((40, 30), (40,))),
     ]
 
 
-def run_read_part(read_part, whole, dim, parts):
-    """Give a file of which every byte that is read is counted, and name what a wrong part comes from."""
+@in_a_folder
+def run_load_for_all(load_for_all, params, buffers, folder):
+    """Save a model, see which rank reads the file, and collect what the ranks' models hold.
 
-    class Counting(io.BytesIO):
-        got = 0
-
-        def read(self, size=-1):
-            data = super().read(size)
-            self.got += len(data)
-            return data
-
-        def readinto(self, room):
-            got = super().readinto(room)
-            self.got += got
-            return got
-
-        def fileno(self):
-            raise io.UnsupportedOperation(
-                "the check's file lies in memory and has no number: use `file.seek` with `file.readinto` or `file.read`"
-            )
-
-    before, after = bytes(range(7, 95)), bytes(range(100, 140))
-    file = Counting(before + whole.contiguous().cpu().numpy().tobytes() + after)
-    start, end = part_of(whole.shape[dim], parts, rank)
-    part = read_part(file, whole.dtype, list(whole.shape), len(before), dim, start, end)
-    mine = (end - start) * (whole.numel() // whole.shape[dim]) * whole.dtype.itemsize
-    assert file.got <= mine, f"rank {rank} reads {file.got} bytes of the file, and its part has {mine}"
-
-    def read_from(offset, size=whole.dtype.itemsize):
-        begins, cut = [offset + start * (whole.numel() // whole.shape[0]) * size], list(whole.shape)
-        cut[dim] = end - start
-        if dim:
-            begins = [offset + (i * whole.shape[1] + start) * size for i in range(len(whole))]
-        runs = b"".join(file.getvalue()[a : a + mine // len(begins)] for a in begins).ljust(mine, bytes(1))
-        return torch.frombuffer(bytearray(runs), dtype=torch.uint8).view(whole.dtype).view(cut)
-
-    if mine:
-        slips = {
-            "reads from the beginning of the file, and not from `offset` on": read_from(0),
-            "takes every number for four bytes": read_from(len(before), 4),
-        }
-        name_it(part, whole.narrow(dim, start, end - start), slips)
-    return part
-
-
-@by_reading(
-    "Read your part of a file, and nothing else",
-    lambda xs, dim, parts: [
-        whole.take(range(*part_of(whole.shape[dim], parts, r)), dim) for r, (whole,) in enumerate(xs)
-    ],
-    difficulty=2,
-    inputs=_in_a_file,
-    harness=run_read_part,
-)
-def read_part(file, dtype, shape, offset, dim, start, end):
-    """Return the part from start to end along dim of a tensor in a file, reading nothing else.
-
-    A tensor of this `dtype` and `shape` lies in an open binary `file`, from byte `offset` on, row after row. Return the
-    part from `start` to `end` (not included) along `dim`: rows for `dim` 0, and columns of a matrix for `dim` 1. Read
-    **no byte that is not in this part**. `dtype.itemsize` is the number of bytes of one number.
-
-    `file.seek(place)` goes to a byte. `file.readinto(part.view(torch.uint8).numpy())` fills the contiguous tensor
-    `part`, of whatever dtype, with the bytes that follow.
-    Hint: Rows follow one another in the file, so the rows of a part are one run of bytes. Where does it begin?
-    Hint: A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. Make an
-    empty tensor of the part's shape and fill it.
-    Hint: For columns, each row of the part is a run of its own: it begins at number `i * shape[1] + start`.
-    Afterwards: Rows are one read, columns one read for each row. Many small reads are slow on network storage; there it
-    is better to read a run of whole rows and cut, or to save the file in the shards that will be loaded. The package
-    `safetensors` reads files of this layout, and its `get_slice` gives you a part.
+    The file names GPU 0 as the place of its tensors, as a file that was saved on a GPU does.
     """
-    # yours
-    size = list(shape)
-    size[dim] = end - start
-    part = torch.empty(size, dtype=dtype)
-    if dim == 0:
-        file.seek(offset + start * torch.Size(shape[1:]).numel() * dtype.itemsize)
-        file.readinto(part.view(torch.uint8).numpy())
-    else:
-        for i, row in enumerate(part):
-            file.seek(offset + (i * shape[1] + start) * dtype.itemsize)
-            file.readinto(row.view(torch.uint8).numpy())
-    # end
-    return part.to(device)
+
+    def built(change):
+        model = torch.nn.Module()
+        model.weights = torch.nn.ParameterList([torch.nn.Parameter(change(p)) for p in params])
+        for i, b in enumerate(buffers):
+            model.register_buffer(f"buffer{i}", change(b))
+        return model
+
+    path, load = os.path.join(folder, "model.pt"), torch.load
+    if rank == 0:
+        with patch.object(torch.serialization, "location_tag", lambda storage: "cuda:0"):
+            torch.save(built(lambda t: t.clone()).state_dict(), path)
+
+    faults = []
+
+    def watched(file, *args, **kwargs):
+        if str(getattr(file, "name", file)) != path:  # unpickling a tensor that came in a message calls torch.load, too
+            return load(file, *args, **kwargs)
+        if kwargs.get("weights_only") is False:
+            faults.append("it loads with weights_only=False: whatever code somebody has put into the file runs")
+        if rank == 0:
+            return load(file, *args, **kwargs)
+        faults.append(f"rank {rank} reads the file, and rank 0 alone may: with n readers it is read n times")
+        return model.state_dict()
+
+    model = built(lambda t: -t - 1)
+    with patch.object(torch, "load", watched):
+        load_for_all(model, path)
+    assert not faults, faults[0]
+    return {"parameters": [p.detach() for p in model.parameters()], "buffers": list(model.buffers())}
 
 
-def grid(shape: Sequence[int], rows: int, columns: int = 1) -> list[Box]:
-    """Cut a tensor into rows x columns parts, as boxes; those without a number are left out.
-
-    >>> grid((3, 4), 2)
-    [([0, 0], [2, 4]), ([2, 0], [1, 4])]
-    """
-    boxes: list[Box] = []
-    for i in range(rows):
-        for j in range(columns):
-            cuts = [part_of(size, *part) for size, part in zip(shape, ((rows, i), (columns, j)), strict=False)]
-            boxes.append(([a for a, _ in cuts], [b - a for a, b in cuts]))
-    return [box for box in boxes if math.prod(box[1])]
-
-
-def within(first: Sequence[int], size: Sequence[int]) -> tuple[slice, ...]:
-    """Return what takes a box out of a tensor."""
-    return tuple(slice(a, a + s) for a, s in zip(first, size, strict=False))
-
-
-def _reshardings(n: int) -> list[Case]:
-    old = 3 if n == 4 else 4
-
-    def case(about: str, shape: tuple[int, ...], boxes: Sequence[Box], chunks: Sequence[Box]) -> Case:
-        boxes = [*boxes, *[([0] * len(shape), [0] * len(shape))] * (n - len(boxes))]
-        return Case([(filled(shape),)] * n, about, {"boxes": boxes, "chunks": list(chunks)})
-
-    wide, tall = (4, 2 * n), (2 * n + 1, 3)
-    return [
-        case(f"from {old} ranks to {n}", (12,), grid((12,), n), grid((12,), old)),
-        case("rows that do not divide", tall, grid(tall, n), grid(tall, old)),
-        case("rows become columns", wide, grid(wide, 1, n), grid(wide, 4)),
-        case("from a grid of 2 x 2", wide, grid(wide, n), grid(wide, 2, 2)),
-        case("one whole tensor", tall, grid(tall, n), grid(tall, 1)),
-        case("the last rank needs nothing", (n - 1, 2), grid((n - 1, 2), n), grid((n - 1, 2), n - 1)),
-        case("chunks in another order", (12,), grid((12,), n), grid((12,), 6)[::-1]),
-    ]
-
-
-def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
-    """Put the pieces together, each of which has to fit and to be there once, and collect the whole."""
-    pieces = list(pieces_for_me(boxes[rank], chunks))
-    room = torch.full(boxes[rank][1], float("nan"), device=device)
-    for chunk, there, here, size in pieces:
-        said = f"rank {rank}'s piece {(chunk, list(there), list(here), list(size))}"
-        assert all(s > 0 for s in size), f"{said} is empty: nobody has to open that file"
-        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(there, size, chunks[chunk][1]))
-        assert fits, f"{said} reaches out of chunk {chunk}, whose size is {list(chunks[chunk][1])}"
-        fits = all(0 <= a and a + s <= wide for a, s, wide in zip(here, size, room.shape))
-        assert fits, f"{said} reaches out of what the rank needs, whose size is {list(room.shape)}"
-        assert room[within(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
-        room[within(here, size)] = whole[within([a + b for a, b in zip(chunks[chunk][0], there)], size)]
-    return room
-
-
-@by_reading(
-    "Which pieces of old shards make up a new one?",
-    lambda xs, boxes, chunks: [whole[within(*box)] for (whole,), box in zip(xs, boxes, strict=True)],
-    minutes=12,
-    difficulty=3,
-    inputs=_reshardings,
-    harness=run_pieces_for_me,
-)
-def pieces_for_me(mine, chunks):
-    """Return what to read: (chunk, where in the chunk, where in my box, sizes) for every chunk that I need.
-
-    A tensor was saved in parts by one number of ranks and is loaded by another. A part is a box, `(offsets, sizes)`:
-    where it begins in the whole tensor and how large it is, in each dimension. `mine` is the box that this rank needs,
-    and `chunks` are the boxes that lie in files, in any order; they do not overlap. There may be one dimension or more.
-
-    Return a list with a piece `(i, there, here, sizes)` for every chunk i that has something for you: where the piece
-    begins **within the chunk**, where it begins **within your box**, and its sizes. Leave out chunks that have nothing
-    for you. Communicate nothing; the check puts the pieces together. In the picture, the whole tensor is on the left.
-    Hint: In one dimension: where do two intervals begin and end together? At the larger of the two beginnings, and at
-    the smaller of the two ends.
-    Hint: Do that in each dimension, in the numbers of the whole tensor. Two boxes overlap if **every** dimension has a
-    beginning before its end.
-    Hint: Then subtract: `there` counts from the chunk's offsets, `here` from those of your own box.
-    Afterwards: This is all there is to loading with another number of ranks, along another dimension, or on another
-    mesh: `torch.distributed.checkpoint` keeps the list of boxes in its file `.metadata`, and each rank makes such a
-    list of pieces for every tensor.
-    """
-    pieces = []
-    for i, (offsets, sizes) in enumerate(chunks):
-        # yours
-        first = [max(a, b) for a, b in zip(mine[0], offsets)]
-        after = [min(a + s, b + t) for a, s, b, t in zip(*mine, offsets, sizes)]
-        if all(a < b for a, b in zip(first, after)):
-            there = [a - b for a, b in zip(first, offsets)]
-            here = [a - b for a, b in zip(first, mine[0])]
-            pieces.append((i, there, here, [b - a for a, b in zip(first, after)]))
-        # end
-    return pieces
-
-
-Piece = tuple[str, int, int]  # the tensor's name, the row where the piece begins, its bytes
-
-
-def dealt(
-    held: Sequence[Sequence[Piece]],
-    load: Callable[[Piece], int] = lambda piece: piece[2],
-    tied: int = 1,
-    order: Callable[[Iterable[Piece]], Iterable[Piece]] = sorted,
-) -> list[list[Piece]]:
-    """Return what each rank writes: each piece goes to the one of its holders that has the least load so far."""
-    todo, mine = [0] * len(held), [[] for _ in held]
-    for piece in order(dict.fromkeys(tuple(piece) for pieces in held for piece in pieces)):
-        holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
-        writer = min(holders, key=lambda r: (todo[r], tied * r))
-        todo[writer] += load(piece)
-        mine[writer].append(piece)
-    return mine
-
-
-def _meshes(n: int) -> list[Case]:
-    def case(about: str, held: Sequence[Sequence[Piece]]) -> Case:
-        return Case([([[*pieces] for pieces in held],) for _ in range(n)], about)
-
-    copies = [[("down", 0, 400), ("norm", 0, 40), ("up", 0, 500)] for _ in range(n)]
-    grid = [[("bias", 0, 8), ("norm", 0, 4), ("up", 16 * (r % 2), 64)] for r in range(2 * n)]
-    uneven = [[("a", 0, 10), ("b", 0, 1), ("c", 0, 1), ("d", 0, 9), ("e", 0, 3), ("own", r, 5 * r)] for r in range(n)]
-    return [
-        case("three tensors, copied on all ranks", copies),
-        case(f"{n} copies in two parts each, on {2 * n} ranks; you see the first {n}", grid),
-        case("small and large ones, and one of each rank's own", uneven),
-        case("the lists are in no order", [pieces[r:] + pieces[:r] for r, pieces in enumerate(uneven, 2)]),
-        case("nothing is copied", [[("rows", 4 * r, 16), ("tail", r, 4)] for r in range(n)]),
-    ]
-
-
-def as_dealt(mine, held):
-    """Return the pieces, unless they are dealt out in a wrong way that is known."""
-    slips = {
-        "gives every piece to its first holder": dealt(held, lambda piece: 0)[rank],
-        "counts the pieces that a rank has to write, and not their bytes": dealt(held, lambda piece: 1)[rank],
-        "does not go through the pieces in sorted order": dealt(held, order=list)[rank],
-        "gives a piece to the last one of those that have equally few": dealt(held, tied=-1)[rank],
-        "goes through the largest pieces first": dealt(held, order=lambda all: sorted(all, key=lambda p: -p[2]))[rank],
-        "plans for the `world_size` ranks of the check, and not for `len(held)`": dealt(held[:world_size])[rank],
-        "returns all that this rank holds": sorted(map(tuple, held[rank])),
-    }
-    name_it(mine, dealt(held)[rank], slips)
-    return mine
+def broken_load_for_all(model, path):
+    if rank == 0:
+        model.load_state_dict(torch.load(path))
+    for param in model.parameters():
+        dist.broadcast(param.data, src=0)
 
 
 @exercise(
-    "Save every piece once",
-    lambda xs: [[[*piece] for piece in mine] for mine in dealt(xs[0][0])[: len(xs)]],
-    minutes=8,
-    difficulty=2,
-    inputs=_meshes,
-    forbids=("collectives",),
-    collect=as_dealt,
+    "Repair: rank 0 reads, everybody receives",
+    lambda xs: [{"parameters": [*xs[0][0]], "buffers": [*xs[0][1]]} for _ in xs],
+    minutes=6,
+    inputs=_models,
+    least=Least(sent=lambda n, S: S, rounds=lambda n: 1),
+    harness=run_load_for_all,
 )
-def mine_to_write(held):
-    """Return the pieces (name, row, bytes) that this rank writes, so that each is written once.
+def load_for_all(model, path):
+    """Let rank 0 read the checkpoint, and leave what it holds in every rank's model.
 
-    On a mesh with copies, several ranks hold the same piece, and one of them should write it. `held[r]` is the list of
-    the pieces that rank r holds, each a tuple `(name, row, bytes)`: the tensor, the row where the piece begins, and its
-    size. Equal tuples are the same piece. Every rank has the lists of all ranks, so all can work out the same plan
-    without a message. The plan is for `len(held)` ranks, which may be more than the check runs.
+    The file `path` holds the state dict of a whole model, saved on some machine's GPU 0. **Rank 0 alone** may read it.
+    Afterwards every rank's `model` must hold all of it, on the rank's own `device`; all ranks have built the same
+    architecture. Change `model` in place and return nothing.
 
-    Go through the different pieces in sorted order. Give each one to the holder that has the fewest **bytes** to write
-    so far, and to the lowest rank if several have equally few. Return the list of the pieces that this `rank` writes,
-    in that order. Communicate nothing.
-    Hint: Make the set of all different pieces, sort it, and keep one total for each rank, whoever you are.
-    Hint: The holders of a piece are the ranks in whose list it is. `min(holders, key=...)` returns the first of the
-    smallest.
-    Hint: Add the bytes to the writer's total for **every** piece, and put the piece into your own list only if the
-    writer is you.
-    Afterwards: All ranks come to the same plan because they go through the same pieces in the same order. DCP makes its
-    plan on one rank instead: the ranks send what they hold, and get back what to write.
+    The specimen is what many guides show for data parallelism. It has two faults, and you see one after the other. In
+    the picture: a weight, then two buffers, the second one of integers.
+    Hint: A state dict has more than parameters. What does the model have that is no parameter, and is never trained?
+    Hint: Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, unless
+    `map_location` says otherwise.
+    Hint: Go through `[*model.parameters(), *model.buffers()]` and broadcast each `tensor.detach()`. All ranks call it,
+    in the same order.
+    Afterwards: One reader, however many ranks there are. On several hosts, `map_location` is the **local** rank's GPU:
+    `cuda:9` does not exist on a host of eight. Here `device` already is that.
     """
-    todo = [0] * len(held)
-    mine = []
-    for piece in sorted({tuple(piece) for pieces in held for piece in pieces}):
-        holders = [r for r, pieces in enumerate(held) if piece in [tuple(p) for p in pieces]]
-        writer = min(holders, key=lambda r: todo[r])
-        todo[writer] += piece[2]
-        if writer == rank:
-            mine.append(piece)
+    if rank == 0:
+        model.load_state_dict(torch.load(path, map_location=device, weights_only=True))
+    for tensor in [*model.parameters(), *model.buffers()]:
+        dist.broadcast(tensor.detach(), src=0)
+
+
+@exercise(
+    "Which part is mine?",
+    lambda xs: [[*part_of(*x)] for x in xs],
+    minutes=4,
+    inputs=lambda n: [
+        Case([(count, parts, r) for r in range(n)], about)
+        for about, count, parts in (
+            (f"{2 * n} rows for {n}", 2 * n, n),
+            (f"6 layers for {n + 2}, of which you see the first {n}", 6, n + 2),
+            (f"{2 * n + 1} rows for {n}", 2 * n + 1, n),
+            (f"{3 * n - 1} layers for {n}", 3 * n - 1, n),
+            (f"fewer rows than parts: {n - 1} for {n}", n - 1, n),
+            ("no rows at all", 0, n),
+            ("1,003 columns for a group of 5", 1003, 5),
+        )
+    ],
+    forbids=("collectives",),
+)
+def part_of(count, n, place):
+    """Return (start, end) of the part at this place among n, which differ by one at most.
+
+    `count` rows, columns or layers are dealt out to `n` ranks. Return `(start, end)`, the part of the rank at this
+    `place` (0 to n − 1): `start` belongs to it and `end` does not. The parts follow one another in the order of the
+    places, cover everything **once**, and differ by one at most; the **first** places get the longer parts. A part may
+    be empty. Communicate nothing: `n` is the size of some group, not of the world.
+    Hint: `divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.
+    Hint: Before part `place` there are `place` parts. How many of them are longer?
+    Hint: `start` is `place` times the short length, plus `min(place, longer)`.
+    Afterwards: `torch.tensor_split` cuts like this. `torch.chunk` rounds up instead, and six layers for four ranks
+    become three chunks of two; DTensor and `fully_shard` cut like that, and give the last rank an empty part. Either is
+    right, as long as whoever saves and whoever loads agree.
+    """
+    short, longer = divmod(count, n)
+    start = place * short + min(place, longer)
+    return start, start + short + (place < longer)
+
+
+def _sliced(xs: Sequence[Any], plan: Mapping[str, tuple[int, int]], teams: Sequence[Sequence[int]]) -> list[Any]:
+    found = []
+    for r, (tensors,) in enumerate(xs):
+        team = next(t for t in teams if r in t)
+        mine = {}
+        for name, whole in tensors.items():
+            if name not in plan:
+                mine[name] = whole
+                continue
+            dim, stacked = plan[name]
+            start, end = part_of(whole.shape[dim] // stacked, len(team), team.index(r))
+            parts = [part.take(range(start, end), dim) for part in np.split(whole, stacked, dim)]
+            mine[name] = np.concatenate(parts, dim)
+        found.append(mine)
+    return found
+
+
+def _checkpoints(n: int) -> list[Case]:
+    everybody = [list(range(n))]
+    apart = {2: [[0], [1]], 3: [[0], [1, 2]], 4: [[0, 2], [1, 3]]}[n]
+
+    def case(about: str, seed: int, shapes: Mapping[str, tuple[int, ...]], teams: Any, **plan: Any) -> Case:
+        rng = np.random.default_rng([13, seed, n]) if seed else None
+        tensors = {name: filled(shape, rng) for name, shape in shapes.items()}
+        return Case([(tensors,)] * n, about, {"plan": plan, "teams": teams})
+
+    small = {"up": (n, 1), "down": (2, n)}  # so that the card shows every number
+    mlp = {"up": (2 * n, 3), "down": (3, 2 * n)}
+    odd = {"up": (2 * n + 1, 2), "bias": (2 * n + 1,), "down": (2, 2 * n + 1), "prior": (4,)}
+    qkv = {"qkv": (3 * 2 * n, 2), "gates": (2, 2 * (n + 1)), "norm": (3,)}
+    return [
+        case("rows of one, columns of the other", 0, small, everybody, up=(0, 1), down=(1, 1)),
+        case("a remainder, and a tensor that nobody cuts", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
+        case("stacked matrices", 2, qkv, everybody, qkv=(0, 3), gates=(1, 2)),
+        case(f"groups {' and '.join(map(str, apart))}", 3, {**mlp, **qkv}, apart, up=(0, 1), down=(1, 1), qkv=(0, 3)),
+    ]
+
+
+def run_load_slices(load_slices, tensors, plan, teams):
+    """Give a `read` that counts, and collect the slices: no more may be read than is kept."""
+    group, got = my_group(teams), []
+
+    def read(name, dim=0, start=0, end=None):
+        whole = tensors[name]
+        end = whole.shape[dim] if end is None else end
+        assert 0 <= start <= end <= whole.shape[dim], (
+            f"rank {rank} reads {start} to {end} of {name!r} along dimension {dim}, which has {whole.shape[dim]}"
+        )
+        part = whole.narrow(dim, start, end - start).clone()
+        got.append(part.numel())
+        return part
+
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    mine = load_slices(read, shapes, plan, part_of, group)
+    if isinstance(mine, dict):
+        kept = sum(t.numel() for t in mine.values())
+        assert sum(got) <= kept, f"rank {rank} reads {sum(got)} numbers, and its part has {kept}"
     return mine
 
 
-a_file_with_an_object = ask("""
-Somebody gives you a file with a tensor and a small object. You call `found = torch.load(path, weights_only=False)` and
-never touch the object. When does code run that the **file** has chosen?
-( ) never: a file holds data
-    > That would be true of a file of numbers. A pickle is a program that builds objects.
-( ) when I look at `found["note"]`
-    > That would be true if objects were built when they are first used. `torch.load` builds all of them.
-( ) never, unless I have imported the object's class
-    > That would be true if the class were needed. The file names a function, and the loader imports it.
-(x) while `torch.load` runs
-Why: While it loads. A pickle says how to make each object again: *import this function, call it with these arguments*.
-Here the call made an empty file; it could have been any other. With `weights_only=True`, which is the default since
-torch 2.6, the loader makes tensors and plain containers only, and refuses the rest.
+@by_reading(
+    "A tensor-parallel rank reads its slices",
+    _sliced,
+    minutes=14,
+    difficulty=3,
+    inputs=_checkpoints,
+    harness=run_load_slices,
+)
+def load_slices(read, shapes, plan, part_of, group):
+    """Return this rank's part of every tensor of a checkpoint.
+
+    `read(name, dim, start, end)` reads a part of a tensor from a checkpoint, and `read(name)` all of it; `shapes` has
+    every tensor's shape. Return a dict with this rank's part of each. `plan[name]` is `(dim, stacked)`: cut along
+    dimension `dim`, by `part_of(count, n, place)`. If `stacked` is 2 or more, this dimension holds so many equal
+    matrices one after the other (as queries, keys and values do): cut **each** of them, and put the parts together
+    again. What is not in the plan, every rank needs whole.
+
+    The ranks that share a copy of the model form `group`; other groups have copies of their own. Read only what you
+    return, and communicate nothing. In the picture, `up` is cut into rows, and `down`, which has two rows, into
+    columns.
+    Hint: Who am I in `group`, and how many are we? `dist.get_rank(group)` and `dist.get_world_size(group)`.
+    Hint: One matrix of the stack has `shape[dim] // stacked` rows or columns. `part_of` says which of them are yours,
+    in each of the matrices.
+    Hint: Matrix i of the stack begins at `i * size`. Read from `i * size + start` to `i * size + end` along `dim`, and
+    `torch.cat(parts, dim)` puts the parts together.
+    Afterwards: `nn.Linear` keeps its weight as [out, in]. So a column-parallel layer, which splits what comes **out**,
+    cuts dimension 0 and its bias, and a row-parallel one cuts dimension 1 and keeps its bias whole. Code that writes
+    `W1[:, start:end]` means matrices of the other orientation.
+    """
+    n, place = dist.get_world_size(group), dist.get_rank(group)
+    mine = {}
+    for name, shape in shapes.items():
+        if name not in plan:
+            mine[name] = read(name)
+            continue
+        dim, stacked = plan[name]
+        size = shape[dim] // stacked
+        start, end = part_of(size, n, place)
+        parts = [read(name, dim, i * size + start, i * size + end) for i in range(stacked)]
+        mine[name] = torch.cat(parts, dim)
+    return mine
+
+
+copies_after_loading = ask("""
+Every rank builds the model with random weights of its own, rank 0 loads the file, and then each **parameter** is
+broadcast from rank 0. All ranks compute the loss of the same rows. What do they find?
+( ) the same loss on all ranks, that of the model in the file
+    > That would be true of a model that consists of parameters. This one has a buffer, too.
+( ) a different loss on every rank
+    > That would be true if something random were left. The buffer that nobody broadcasts begins with zeros, on every
+    rank.
+(x) one loss on rank 0, and another one that all other ranks share
+( ) nothing: rank 0 waits for ever in the broadcast
+    > That would be true if the ranks had different numbers of parameters. All of them have built the same model, so
+    their calls match.
+Why: Rank 0 has the loss of the file, and all others share a worse one. They have rank 0's parameters, and the zeros
+that their own buffer began with: `model.parameters()` lists no buffers. Nothing raises an error.
 """)
 
-columns_from_storage = ask("""
-A matrix lies in a file, row after row. A row takes 3,840 bytes. The file is mapped into memory: what is touched is
-read, in pages of 4,096 bytes. A rank copies a quarter of the **columns**, 240 of 960. How many per cent of the matrix
-must the storage deliver?
-= 100.0 % +- 5 %
-( ) 25
-    > That is what is copied, and what a quarter of the rows would need. Storage delivers whole pages.
-( ) 50
-    > A page is longer than a row: it always holds some bytes of these columns.
-Why: 100 %. A quarter of each row is 960 bytes, and then 2,880 bytes follow that this rank does not need. That is less
-than a page, so every page holds some byte that it does need. A quarter of the **rows** is one run of bytes, and there
-25 % are enough.
+peak_of_the_reader = ask("""
+The file has 16 MiB. Every rank builds the model, `Primed()`. Then rank 0 runs
+`model.load_state_dict(torch.load(path))`, and everybody receives. How many MiB more than before does **rank 0** hold at
+its peak?
+= 32.0 MiB +- 10 %
+( ) 16
+    > This is what the others hold. Rank 0 has built a model as well, and what it reads comes on top.
+( ) 64
+    > This is what four ranks hold. The question is about one of them.
+( ) 48
+    > `load_state_dict` copies number by number into the model that is there. It makes no third copy.
+Why: About 32: the model that it has built, with random numbers that nobody needs, and beside it everything that
+`torch.load` returns, until it has been copied. The others hold one copy.
 """)
 
-file_of_a_view = ask("""
-`whole` has 240 rows of 960 numbers in float32, which is 900 KiB. A rank cuts its part, `mine = whole[:60]`, and saves
-it: `torch.save(mine, path)`. About how many KiB does the file have?
-= 900.0 KiB +- 10 %
-( ) 225
-    > That would be true of a copy: `whole[:60].clone()`. A view has no memory of its own.
-( ) 450
-    > Nothing is saved in 16 bits: float32 it was, and float32 it stays.
-Why: About 900. `mine` is a view: it looks into the memory of all of `whole`, and `torch.save` keeps that memory, so
-that views which share it still share it after loading. `mine.clone()` has memory of its own, 225 KiB. In the rank's
-memory it is the same: as long as the view lives, all of `whole` does.
+seconds_to_64_replicas = ask("""
+On paper: 64 hosts start with the same model of 14 GB. The storage gives 5 GB/s, which all its readers share; each link
+between hosts carries 10 GB/s. One host reads the file, and **then** broadcasts it in many small pieces that everyone
+passes on, so that the broadcast takes about as long as one copy on one link. How many seconds is that together?
+= 4.2 s
+( ) 2.8
+    > This is the reading alone. The broadcast comes on top.
+( ) 1.4
+    > This is the broadcast alone. Before it, one host has to read.
+( ) 179.2
+    > That is if all 64 read: 64 times 14 GB at 5 GB/s.
+( ) 11.2
+    > That would be true of a tree that passes on the whole file at each of its 6 levels.
+( ) 91.0
+    > That would be true if one host sent it to each of the 63 others in turn.
+Why: 4.2 s: 14 / 5 = 2.8 s to read, and 14 / 10 = 1.4 s to broadcast. If all 64 read for themselves, the storage has to
+give 896 GB, which takes 179 s: 43 times as long.
 """)
 
-what_to_empty_leaves = ask("""
-A module makes a mask of 0 and 1 in its `__init__` and registers it as a buffer with `persistent=False`, so that no file
-has to hold it. It is built on `meta`, `to_empty` gives it memory, and `load_state_dict` fills in everything that the
-file has. What does the mask hold now?
-( ) 0 and 1, as `__init__` made them
-    > That would be true on a device with memory. On `meta`, `__init__` computed shapes and no numbers.
-( ) zeros, because `to_empty` begins with zeros
-    > That would be true if it wrote anything. It allocates, like `torch.empty`; fresh memory often happens to be
-    zero, and used memory is not.
-(x) whatever was in that memory before
-( ) nothing: `load_state_dict` raises an error, because a buffer is missing
-    > That would be true of a persistent buffer. `load_state_dict` does not look for the others.
-Why: Whatever was there. The numbers of `__init__` were never computed, the file does not have them, and no error says
-so. In many models, rotary embeddings and causal masks are such buffers. If you build on `meta`, compute them again
-after `to_empty`, as everything else that is in no file.
+gpus_for_350_gb = ask("""
+GPT-3 has 175 billion parameters: 350 GB in 16 bits. A GPU has room for 25 GB of weights. Tensor parallelism cuts every
+layer by its heads, 96 of them, and each GPU gets **equally many**. What is the smallest number of GPUs that works?
+= 16.0 +- 0 %
+( ) 14
+    > 350 / 25 is 14, and 96 / 14 is not a whole number: some GPUs would get 7 heads, others 6.
+( ) 12
+    > 96 divides by 12, but 350 / 12 is 29.2 GB on each.
+( ) 8
+    > 96 divides by 8, but 350 / 8 is 43.8 GB on each.
+( ) 7
+    > 350 GB are the bytes in 16 bits already.
+( ) 24
+    > That works, too, but a smaller number does as well.
+Why: 16. There are 350 / 25 = 14 shards of 25 GB, and 96 heads divide neither by 14 nor by 15. With 16 GPUs each holds 6
+heads and 21.9 GB. With 12 the heads would divide, but 29.2 GB do not fit; with 8 it is 43.8 GB.
 """)
 
-old_shards_of_a_new_rank = ask("""
-A matrix of 12 rows was saved by four ranks, three rows in each file. Three ranks load it, four rows each. Which of the
-files 0, 1, 2, 3 does **rank 1** have to open?
-( ) file 1
-    > That would be true if it needed rows 3, 4 and 5, the old rank 1's.
-( ) files 0, 1 and 2
-    > File 0 has rows 0 to 2. All of them belong to the new rank 0.
-(x) files 1 and 2
-( ) all four, and then it cuts
-    > That is right and costly: it reads 12 rows for the sake of 4.
-Why: Files 1 and 2. It needs rows 4 to 7; file 1 has rows 3 to 5, and file 2 has rows 6 to 8.
+six_in_four_chunks = ask("""
+Six layers for four ranks: `torch.arange(6).chunk(4)[rank]`. What does **rank 3** get?
+( ) layer 5
+    > That would be true of `tensor_split(4)`, which makes parts of 2, 2, 1 and 1.
+(x) an IndexError
+( ) layers 4 and 5
+    > Rank 2 gets these. `chunk` makes parts of 6 / 4 layers, rounded up.
+( ) nothing: an empty tensor
+    > DTensor, which cuts like `chunk`, gives its last ranks empty parts. `chunk` itself makes fewer parts.
+Why: An IndexError: `chunk(4)` rounds the length up, to 2, and after three chunks nothing is left. With `6 // 4 = 1`
+layer a rank, the formula of many guides, layers 4 and 5 belong to nobody, and no error says so.
 """)
 
-what_dcp_reads = ask("""
-A matrix of 12 long rows was saved by four ranks with DCP, three rows each. Three ranks load it, four rows each. DCP
-reads from a file what was written there as one piece, and then cuts. How many per cent of what **it needs** does a rank
-read?
-= 150.0 % +- 5 %
-( ) 100
-    > That would be true if it read rows out of a piece. It reads whole pieces.
-( ) 300
-    > That is everything: 12 rows for the sake of 4. DCP leaves out pieces that it needs nothing of.
-( ) 75
-    > A rank needs four rows. One old piece has only three of them.
-( ) 200
-    > Each new rank needs two old pieces, of three rows each, and four rows are what it keeps.
-Why: 150 %. Each new rank needs four rows, which lie in two old pieces of three rows. It reads both pieces whole, six
-rows, and throws two away. Your `read_part` would read four.
+a_chunk_of_qkv = ask("""
+`qkv.weight` has 720 rows: 240 for the queries, then 240 for the keys, then 240 for the values; 20 rows for each of 12
+heads. What does rank 0 of four get from `qkv.weight.chunk(4)[0]`?
+( ) the queries, keys and values of its three heads
+    > That would be true if the rows were ordered by heads. They are ordered by queries, keys and values.
+(x) the queries of nine heads, and no keys or values
+( ) all queries, and nothing else
+    > That would be true of `chunk(3)`: 240 rows. A quarter of 720 is 180.
+( ) an error: 720 rows of three kinds do not divide by four
+    > 720 divides by 4, and `chunk` knows nothing of kinds.
+Why: 180 rows, all of them queries: those of nine heads. The shape is what a quarter should have, so nothing raises an
+error, and the model computes nonsense. Each of the three has to be cut by itself.
 """)
 
-weights_of_an_async_save = ask("""
-`saving = dcp.async_save(state, …)` returns while a thread still writes. At once the program adds 1 to every weight, as
-the next training step might, and then it waits: `saving.result()`. What does the file hold?
-(x) the old weights
-( ) the new weights
-    > That would be true if the thread read the weights when it writes them.
-( ) a mixture: some tensors are old, others new
-    > That would be true if the thread read the weights while they change. This is what has to be prevented.
-( ) an error: the state has changed while it was saved
-    > Nobody looks for changes; and nobody has to.
-Why: The old weights. Before it returns, `async_save` copies everything that it will write. So the price of going on at
-once is the memory of a second copy (of this rank's part), and the time to make it.
+the_device_of_rank_9 = ask("""
+A program for one host of 8 GPUs reads `torch.load(path, map_location=f'cuda:{rank}')`. It now runs on two such hosts,
+with 16 ranks in all. Which device does **rank 9** need?
+( ) `cuda:9`
+    > That would be true of a host with ten GPUs or more. Each host counts its own GPUs from 0, and here they end at
+    7: `torch.load` raises an error.
+(x) `cuda:1`
+( ) `cuda:0`
+    > That would be true of rank 8, the first one of the second host.
+( ) none: without a `map_location` each rank loads to its own GPU
+    > That would be true if files did not remember where a tensor was. They do: all ranks of a host would load to the
+    GPU that it was saved from, often `cuda:0`.
+Why: `cuda:1`: rank 9 is the second rank of the second host. That number is the **local** rank, which `torchrun` puts
+into the environment variable `LOCAL_RANK`. labkit's `device` comes from it, too.
 """)

@@ -185,7 +185,7 @@ def gather_features(x):
     Hint: Put `x` itself in its place, before `torch.cat`.
     Afterwards: `dist.all_gather` fills tensors behind autograd's back. With a second term in the loss, backward runs,
     and only this part of the gradient is missing (pytorch#152127, #148690). Where each rank has a loss of its own, the
-    parts of the others count as well: there a backward pass has to communicate, as in lessons 04 and 12.
+    parts of the others count as well: there a backward pass has to communicate, as in lessons 04 and 13.
     """
     everyone = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(everyone, x.detach())

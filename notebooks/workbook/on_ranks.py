@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Small(torch.nn.Module):
-    """A pipeline's stage with one weight, as the harnesses of lessons 13 and 13b use it."""
+    """A pipeline's stage with one weight, as the harnesses of lessons 12 and 12b use it."""
 
     asked = 0  # how often for the loss
 

@@ -18,7 +18,7 @@ from tests.mistakes import Mistake
 from tests.nccl_exchanges import faults
 
 ALL = exercises.every()
-# What they are about are sends that do not wait, which hold on NCCL with short messages: lesson 13 says so.
+# What they are about are sends that do not wait, which hold on NCCL with short messages: lesson 12 says so.
 SHORT = {"one_f_one_b", "run_ops", "split_order", "interleaved_order"}
 
 

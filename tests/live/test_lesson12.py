@@ -1,189 +1,213 @@
-"""Lesson 12: its cells and its script train as one process does, and its checks take other right ways."""
+"""Lessons 12 and 12b: their cells and their script train alike, and their checks take other right ways."""
 
 from __future__ import annotations
 
 import ast
-import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import labkit
-from labkit.content import exercises, predictions
-from labkit.rank import tiny
-from tests import mistakes
-from tests.live.lesson_cells import code, run_cells
+from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
+from workbook.tools import pipeline
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-WIDTH, TOKENS = 48, 240 * 8  # of the lesson's model, and of its batches
-LIMIT = 240  # seconds: the script trains in five ways and imports DTensor, on busy cores
+LIMIT = 240  # seconds: the script trains in nine ways, on busy cores
+RANKS = 3  # which do not divide ten layers
 
 OTHER_WAYS = {
-    "cut_linear": [
+    "cut_layers": [
         """
-def cut_linear(linear, kind, group=None):
-    dim = {"column": 0, "row": 1}[kind]
-    n, place = dist.get_world_size(group), dist.get_rank(group)
-    size, more = divmod(linear.weight.shape[dim], n)
-    start = place * size + min(place, more)
-    length = size + (place < more)
+def cut_layers(layers):
+    return torch.arange(layers).tensor_split(world_size)[rank].tolist()
+""",
+        """
+def cut_layers(layers):
+    begins = [r * (layers // world_size) + min(r, layers % world_size) for r in range(world_size + 1)]
+    return range(begins[rank], begins[rank + 1])
+""",
+    ],
+    "stage_forward": [
+        """
+def stage_forward(stage, batch, parts, send):
+    x, targets = batch
+    if stage.before is not None:
+        x = stage.room(len(targets)).requires_grad_()
+        dist.irecv(x.detach(), src=stage.before).wait()
+    y = stage(x)
+    if stage.after is None:
+        return x, stage.loss(y, targets) * (1 / parts)
     with torch.no_grad():
-        weight = linear.weight.narrow(dim, start, length).contiguous().clone()
-        bias = linear.bias.clone() if kind == "row" else linear.bias[start : start + length].clone()
-    return [weight, bias]
+        send(y.clone(), dst=stage.after)
+    return x, y
 """
     ],
-    "column_backward": [
+    "stage_backward": [
         """
-def column_backward(dy, x, weight):
-    dx = torch.zeros_like(x)
-    dx += dy @ weight
-    work = dist.all_reduce(dx, async_op=True)
-    slopes = torch.einsum("ro,ri->oi", dy, x), dy.sum(0)
-    work.wait()
-    return [dx, *slopes]
+def stage_backward(stage, x, y, send):
+    slopes = None
+    if stage.after is not None:
+        slopes = y.detach().clone()
+        dist.irecv(slopes, src=stage.after, tag=1).wait()
+    torch.autograd.backward([y], [slopes] if slopes is not None else None)
+    if stage.before is not None:
+        send(x.grad.clone(), dst=stage.before, tag=1)
 """
     ],
-    "copy_in": [
+    "gpipe_order": [
         """
-def copy_in(x, group=None):
-    class F(torch.autograd.Function):
+def gpipe_order(stage, stages, parts):
+    forward = [("F", m) for m in range(parts)]
+    return forward + [("B", m) for _, m in reversed(forward)]
+""",
+    ],
+    "one_f_one_b": [
+        """
+def one_f_one_b(stage, stages, parts):
+    order, forward, back = [], 0, 0
+    while back < parts:
+        if forward < parts and forward - back < stages - stage:
+            order.append(["F", forward])
+            forward += 1
+        else:
+            order.append(["B", back])
+            back += 1
+    return tuple(order)
+"""
+    ],
+    "run_ops": [
+        """
+def run_ops(ops, run):
+    going = []
+
+    def send(tensor, dst, tag=0):
+        if tag == 0:
+            dist.send(tensor, dst)  # one of the two directions may block
+        else:
+            going.append(dist.isend(tensor, dst, tag=tag))
+
+    for op in ops:
+        run(op, send)
+    while going:
+        going.pop().wait()
+""",
+    ],
+    "balanced_parts": [
+        """
+def balanced_parts(seconds):
+    everyone = [torch.empty_like(seconds) for _ in range(world_size)]
+    dist.all_gather(everyone, seconds)
+    costs = torch.stack(everyone).mean(0).tolist()
+
+    def filled(limit):
+        begins, held = [0], 0.0
+        for i, cost in enumerate(costs):
+            left = len(costs) - i  # parts that are still to come, and ranks that still need one
+            if i and (held + cost > limit or left <= world_size - len(begins)):
+                begins.append(i)
+                held = 0.0
+            held += cost
+        return begins
+
+    runs = sorted({sum(costs[a:b]) for a in range(len(costs)) for b in range(a + 1, len(costs) + 1)})
+    limit = next(run for run in runs if max(costs) <= run and len(filled(run + 1e-9)) <= world_size)
+    begins = [*filled(limit + 1e-9), len(costs)]
+    return list(range(begins[rank], begins[rank + 1]))
+"""
+    ],
+    "later_linear": [
+        """
+def later_linear(x, weight, bias, later):
+    class Half(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, x):
-            ctx.group = group
-            return x.clone()
+        def forward(ctx, x, w, b):
+            ctx.x = x.detach()
+            return torch.nn.functional.linear(x, w, b)
 
         @staticmethod
         def backward(ctx, dy):
-            return comms.all_reduce(dy, group=ctx.group)
+            def add():
+                rows, inputs = dy.flatten(0, -2), ctx.x.flatten(0, -2)
+                for p, slope in ((weight, torch.einsum("ro,ri->oi", rows, inputs)), (bias, rows.sum(0))):
+                    if p.grad is None:
+                        p.grad = torch.zeros_like(p)
+                    p.grad.add_(slope)
 
-    return F.apply(x)
-""",
-        """
-def copy_in(x, group=None):
-    y = 1 * x
+            later.append(add)
+            return torch.nn.functional.linear(dy, weight.detach().T), None, None
 
-    def add_up(dy):
-        dy = dy.contiguous().clone()
-        dist.all_reduce(dy, group=group)
-        return dy
-
-    y.register_hook(add_up)
-    return y
-""",
-    ],
-    "sum_out": [
-        """
-def sum_out(partial, group=None):
-    others = partial.detach().clone()
-    dist.all_reduce(others, group=group)
-    return partial + (others - partial.detach())
+    return Half.apply(x, weight, bias)
 """
     ],
-    "parallel_mlp": [
+    "split_order": [
         """
-def parallel_mlp(x, widen, narrow, f, g):
-    hidden = torch.nn.functional.gelu(f(x) @ widen[0].T + widen[1])
-    return narrow[1] + g(torch.einsum("rh,oh->ro", hidden, narrow[0]))
+def split_order(order, place):
+    back = [m for kind, m in order if kind == "B"]
+    found = []
+    for kind, m in order:
+        found.append([kind, m])
+        if kind == "B" and back.index(m) >= place:
+            found.append(["W", back[back.index(m) - place]])
+    return (*found, *(["W", m] for m in back[max(0, len(back) - place) :]))
 """
     ],
-    "whole_output": [
+    "pipeline_norm": [
         """
-def whole_output(part, dim):
-    class Whole(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, part):
-            moved = part.movedim(dim, 0).contiguous()
-            y = moved.new_empty(world_size * len(moved), *moved.shape[1:])
-            dist.all_gather_single(y, moved)
-            return y.movedim(0, dim)
-
-        @staticmethod
-        def backward(ctx, dy):
-            size = dy.shape[dim] // world_size
-            return dy.narrow(dim, rank * size, size).clone()
-
-    return Whole.apply(part)
+def pipeline_norm(gradients, tied):
+    half = [g.square().sum() / (2 if i == tied else 1) for i, g in enumerate(gradients)]
+    everyone = [torch.zeros_like(half[0]) for _ in range(world_size)]
+    dist.all_gather(everyone, sum(half))
+    return sum(everyone).sqrt().item()
 """
     ],
-    "my_heads": [
+    "tie_ends": [
         """
-def my_heads(qkv, project, heads, group=None):
-    n, place = dist.get_world_size(group), dist.get_rank(group)
-    each = qkv.in_features // heads
-    size, more = divmod(heads, n)
-    start, stop = (each * (r * size + min(r, more)) for r in (place, place + 1))
-    weight = torch.cat([third[start:stop] for third in qkv.weight.chunk(3)])
-    bias = torch.cat([third[start:stop] for third in qkv.bias.chunk(3)])
-    return weight, bias, project.weight[:, start:stop]
+def tie_ends(weight):
+    dist.new_group([0])  # whoever makes groups makes them on all ranks
+    ends = dist.new_group([0, world_size - 1])
+    if weight is not None:
+        copies = [torch.empty_like(weight) for _ in range(2)]
+        dist.all_gather(copies, weight.detach(), group=ends)
+        weight.data.copy_(copies[0])
+
+    def tied():
+        if rank == 0:
+            other = torch.empty_like(weight)
+            dist.recv(other, src=world_size - 1)
+            weight.grad += other
+            dist.send(weight.grad, dst=world_size - 1)
+        elif rank == world_size - 1:
+            dist.send(weight.grad, dst=0)
+            dist.recv(weight.grad, src=0)
+
+    return tied
 """
     ],
-    "gather_sequence": [
+    "interleaved_order": [
         """
-def gather_sequence(x):
-    class Gather(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            rows = x.transpose(0, 1).contiguous()
-            y = rows.new_empty(world_size * len(rows), *rows.shape[1:])
-            dist.all_gather_single(y, rows)
-            return y.transpose(0, 1)
+def interleaved_order(place, ranks, parts, chunks):
+    def nth(k):
+        group, within = divmod(k, ranks * chunks)
+        return group * ranks + within % ranks, within // ranks
 
-        @staticmethod
-        def backward(ctx, dy):
-            rows = dy.transpose(0, 1).contiguous()
-            dx = rows.new_empty(len(rows) // world_size, *rows.shape[1:])
-            dist.reduce_scatter_single(dx, rows)
-            return dx.transpose(0, 1)
-
-    return Gather.apply(x)
-""",
-        """
-def gather_sequence(x):
-    return torch.cat(comms.all_gather(x), 1)
-""",
-    ],
-    "lean_column": [
-        """
-def lean_column(x, weight, bias):
-    class Column(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x, weight, bias)
-            parts = [torch.empty_like(x) for _ in range(world_size)]
-            dist.all_gather(parts, x)
-            return torch.cat([part @ weight.T + bias for part in parts], 1)
-
-        @staticmethod
-        def backward(ctx, dy):
-            x, weight, _ = ctx.saved_tensors
-            parts = [torch.empty_like(x) for _ in range(world_size)]
-            gathering = dist.all_gather(parts, x, async_op=True)  # while the gradient of x is computed
-            slopes = [part.contiguous() for part in (dy @ weight).chunk(world_size, 1)]
-            gathering.wait()
-            dx = torch.empty_like(x)
-            scattering = dist.reduce_scatter(dx, slopes, async_op=True)  # while that of the weight is
-            d_weight = torch.einsum("rpo,rpi->oi", dy, torch.cat(parts, 1))
-            scattering.wait()
-            return dx, d_weight, dy.flatten(0, 1).sum(0)
-
-    return Column.apply(x, weight, bias)
-"""
-    ],
-    "sequence_mlp": [
-        """
-def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
-    weight, bias, last = f(torch.stack([*norm, narrow[1]]))
-    mean, variance = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, unbiased=False)
-    y = (x - mean) / (variance + 1e-5).sqrt() * weight + bias
-    hidden = torch.nn.functional.gelu(gather(y) @ widen[0].T + widen[1])
-    return last + x + scatter(hidden @ narrow[0].T)
+    total, ahead = parts * chunks, ranks - place - 1 + (chunks - 1) * ranks  # where messages take no time, it does
+    order, forward, back = [], 0, 0
+    while back < total:
+        if forward < total and forward - back <= ahead:
+            order.append(("F", *nth(forward)))
+            forward += 1
+        else:
+            m, c = nth(back)
+            order.append(("B", m, chunks - 1 - c))
+            back += 1
+    return order
 """
     ],
 }
-EACH = [pytest.param(name, source) for name, sources in OTHER_WAYS.items() for source in sources]
+EACH = [pytest.param(name, source, id=name) for name, sources in OTHER_WAYS.items() for source in sources]
 
 
 @pytest.mark.parametrize(("name", "source"), EACH)
@@ -193,102 +217,161 @@ def test_another_right_way_is_right(lab, name, source):
     assert verdict.state == "right", repr(verdict)
 
 
-def test_every_exercise_of_the_lesson_has_another_right_way():
-    assert set(OTHER_WAYS) == {e.name for e in exercises.every().values() if e.lesson == "12"}
-
-
-def test_all_gather_in_the_columns_backward_pass_is_named(lab):
-    """The classic mistake, as the function that a learner gets has it, and as it comes into f."""
-    lab.run(exercises.find("column_backward").stub.removeprefix("%%px\n"))
-    assert "The backward pass calls all_gather" in repr(lab.check("column_backward"))
-    lab.run(mistakes.find("copy_in", "gathers in the backward pass").source)
-    assert "The backward pass calls all_gather" in repr(lab.check("copy_in"))
-
-
-TENSOR = [{"all_reduce": 4}, {"all_reduce": 4}, {}]
-SEQUENCE = [{"all_gather": 5, "reduce_scatter": 4}, {"all_gather": 4, "reduce_scatter": 4}, {"all_reduce": 1}]
+# -- script and cells -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
-def script(tmp_path_factory):
-    """The ways of the script on three ranks, which do not divide the 8 positions: losses, error, collectives."""
+def script(tmp_path_factory) -> dict[str, tuple[list[float], float]]:
+    """What the script said of each way: its losses, and what rank 0 kept."""
     found = {}
-    for line in printed("tensor_parallel.py", 3, tmp_path_factory.mktemp("script"), LIMIT):
-        name, losses, error, *counts = re.fullmatch(
-            r"(.+): ([\d. ]+) · off by (\S+) · (.+) · (.+) · (.+)", line
-        ).groups()
-        found[name] = [float(loss) for loss in losses.split()], float(error), [ast.literal_eval(c) for c in counts]
+    for line in printed("pipeline.py", RANKS, tmp_path_factory.mktemp("script"), LIMIT):
+        name, losses, kept = re.fullmatch(r"(.+): ([\d. ]+?)(?: · ([\d.]+) kept)?", line).groups()
+        found[name] = [float(loss) for loss in losses.split()], float(kept or 0)
     return found
 
 
 @pytest.mark.slow
-def test_every_way_of_the_script_is_one_process_cut_in_parts(script):
-    right, _, none = script["one process"]
-    assert none == [{}] * 3
-    assert right[-1] < right[0] - 0.1, "it learns"
-    for losses, error, _ in script.values():
-        assert losses == pytest.approx(right, abs=2e-6), "six digits are printed"
-        assert error < 1e-12
+def test_every_way_of_the_script_has_the_losses_of_one_process(script):
+    right, _ = script["one process"]
+    assert len(right) == 4
+    assert right[-1] < right[0] - 0.3, "it learns"
+    assert len(script) == 9
+    for losses, _ in script.values():
+        assert losses == pytest.approx(right, abs=2e-5)
 
 
 @pytest.mark.slow
-def test_the_script_makes_the_collectives_that_the_lesson_counts(script):
-    assert script["in parts"][2] == script["parallelize_module"][2] == TENSOR
-    assert script["by sequence"][2] == SEQUENCE
-    assert script["parallelize_module, by sequence"][2] == [*SEQUENCE[:2], {"all_reduce": 9}], (
-        "the norms' in the optimizer"
-    )
+def test_the_script_keeps_what_theory_says(script):
+    for schedule in (f(RANKS, 2 * RANKS) for f in pipeline.SCHEDULES.values()):
+        _, kept = script[schedule.name]
+        assert kept == schedule.alive[0] / schedule.chunks
 
 
-@pytest.mark.slow
-def test_wrong_gradients_train_too_so_the_loss_does_not_show_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("MISTAKES", "16")
-    losses = dict(line.rsplit(": ", 1) for line in printed("tensor_parallel.py", 2, tmp_path, LIMIT))
-    right, *wrong = map(float, losses.values())
-    assert len({right, *wrong}) == 4, "each way trains differently"
-    assert max(right, *wrong) < 3.3, "knowing nothing costs log 36, 3.58"
+def said(ran: list[tuple[str, list[str]]], part: str) -> list[str]:
+    """What each rank prints in the one cell whose source has this in it."""
+    (found,) = [out for source, out in ran if part in source]
+    return found
 
 
 @pytest.fixture(scope="module")
-def said(lab) -> str:
-    """What the last of three ranks prints in all cells."""
-    return "\n".join(out[-1] for _, out in run_cells(lab, "12"))
-
-
-@pytest.mark.slow
-def test_the_cells_print_the_losses_that_the_script_prints_and_gradients_agree_to_twelve_digits(said, script):
-    right, *_ = script["one process"]
-    seen = re.findall(r"^losses: \[(.*)\]$", said, re.MULTILINE)
-    assert len(seen) == 5, "one process, in parts, by sequence, and PyTorch's two"
-    for losses in seen:
-        assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-6)
-    errors = re.findall(r"(?:any gradient:|with g off by|off by) (\d\S*e[-+]\d+)", said)
-    assert len(errors) == 9, "all columns, five gradients of the MLP, two models, and a norm's that PyTorch adds up"
-    assert max(map(float, errors)) < 1e-12
-    assert re.findall(r"with comms.all_reduce (\S+) times", said) == ["3.000000"] * 4 + ["1.000000"]
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("said")
-def test_what_autograd_keeps_of_a_layer_is_what_the_formula_says(lab):
-    """In sizes of x, and a few numbers more for each position."""
-    (bars,) = [cell.source for cell in code("12") if "lab.bars(" in cell.source]
-    lab.run(next(node.value for node in ast.walk(ast.parse(bars)) if "class Lean" in str(getattr(node, "value", ""))))
-    for name, sizes in {"one_process": 16, "tensor": 4 + 12 / 3, "sequence": 2 + 14 / 3, "lean": 16 / 3}.items():
-        for held in lab.pull(name):
-            assert 0 <= sum(held.values()) / (1920 * 48 * 8 * sizes) - 1 < 0.03, (name, held)
-
-
-def test_the_napkin_counts_the_layer_that_the_lesson_cuts():
-    layer = sum(p.numel() for p in tiny.Block(WIDTH, 12).parameters())
-    assert layer == 12 * WIDTH**2 + 13 * WIDTH
-    assert math.prod(tiny.batch(0)[0].shape) == TOKENS
-    assert round(4 * TOKENS * WIDTH / layer) == 13
-    assert predictions.find("bytes_against_data_parallel").answer == "13 times as much"
+def first(lab):
+    """The cells of lesson 12 on three ranks."""
+    return list(run_cells(lab, "12"))
 
 
 @pytest.fixture(scope="module")
-def lab(own_progress):
+def second(lab):
+    """The cells of lesson 12b."""
+    return list(run_cells(lab, "12b"))
+
+
+@pytest.mark.slow
+def test_the_cells_of_lesson_13_print_the_losses_that_the_script_prints(first, script):
+    right, _ = script["one process"]
+    alone = re.findall(r"one process, step \d loss ([\d.]+)", said(first, "all 240 rows")[0])
+    *nobody, last = said(first, '"pipeline, step"')
+    assert nobody == [""] * (RANKS - 1), "only the last stage knows the loss"
+    for losses in (alone, re.findall(r"pipeline, step \d loss ([\d.]+)", last)):
+        assert [float(loss) for loss in losses] == pytest.approx(right, abs=2e-4)
+
+
+def differences(out: list[str]) -> list[float]:
+    return [float(re.search(r"largest difference[^:]*: ([\d.e+-]+)", text)[1]) for text in out]
+
+
+@pytest.mark.slow
+def test_gradients_are_those_of_one_process_but_where_one_stage_goes_back_in_another_order(first):
+    assert max(differences(said(first, "def compared"))) < 1e-6
+    assert max(differences(said(first, "with 64 micro-batches"))) < 1e-6
+    *wrong, last = differences(said(first, "order[8:][::-1]"))
+    assert min(wrong) > 1e-4
+    assert last < 1e-6
+    whole, parts = (float(norm) for norm in re.findall(r": +([\d.]+)", said(first, "whole batch:")[0]))
+    assert parts == pytest.approx(8 * whole, rel=1e-3), "eight means are added"
+
+
+@pytest.mark.slow
+def test_1f1b_keeps_as_much_as_there_are_stages_from_here_on_and_takes_less_memory(first):
+    for r, text in enumerate(said(first, "with 64 micro-batches")):
+        kept = re.findall(r"kept at once: (\d+), more at the peak: ([\d.]+) MiB", text)
+        assert [int(k) for k, _ in kept] == [8, RANKS - r]
+        assert float(kept[1][1]) < float(kept[0][1])
+        assert f"with 64 micro-batches: {RANKS - r} kept" in text
+
+
+@pytest.mark.slow
+def test_neighbours_that_both_send_swap_what_they_have(first):
+    zero, one, *alone = (text.strip() for text in said(first, "batch_isend_irecv"))
+    assert zero == "sent [0.0, 0.0, 0.0] and received [1.0, 1.0, 1.0]"
+    assert one == "sent [1.0, 1.0, 1.0] and received [0.0, 0.0, 0.0]"
+    assert alone == [""], "of three ranks the last one has no partner"
+
+
+@pytest.mark.slow
+def test_one_batch_in_one_piece_keeps_one_rank_at_a_time_busy(lab, first):
+    """No pass can overlap another one, however busy the machine is: the bubble is (P - 1) / P or more."""
+    lab.run('kept = training_step([("F", 0), ("B", 0)], [slow], parts=1, size=8)')
+    chart = lab.last.timeline().gantt
+    assert [[bar.names[0] for bar in mine] for mine in chart.bars] == [["F0", "B0"]] * RANKS
+    assert chart.bubble > (RANKS - 1) / RANKS - 0.01
+    forward, back = ([mine[i] for mine in chart.bars] for i in (0, 1))
+    assert all(a.end <= b.start for a, b in pairwise(forward))
+    assert all(b.end <= a.start for a, b in pairwise(back))
+
+
+@pytest.mark.slow
+def test_the_chart_of_a_run_has_the_order_that_was_asked_for_and_some_passes_at_the_same_time(lab, first):
+    lab.run("kept = training_step(one_f_one_b(rank, world_size, 4), [slow], parts=4, size=8)")
+    chart = lab.last.timeline().gantt
+    wanted = pipeline.one_f_one_b(RANKS, 4).orders
+    assert [[bar.names[0] for bar in mine] for mine in chart.bars] == [
+        [f"{k}{m}" for k, m, _ in mine] for mine in wanted
+    ]
+    assert 0 < chart.bubble < (RANKS - 1) / RANKS
+
+
+@pytest.mark.slow
+def test_the_cells_of_lesson_12b_print_the_loss_and_the_gradients_of_one_process(second, script):
+    right = script["one process"][0][0]
+    *_, last = said(second, "def theirs") and said(second, 'theirs("ScheduleGPipe"')
+    found = re.findall(r"^(Schedule\w+) +loss ([\d.]+), gradients off by ([\d.e+-]+)$", last, re.MULTILINE)
+    assert [name for name, *_ in found] == [
+        "ScheduleGPipe",
+        "Schedule1F1B",
+        "ScheduleInterleaved1F1B",
+        "ScheduleInterleavedZeroBubble",
+    ]
+    assert [float(loss) for _, loss, _ in found] == pytest.approx([right] * 4, abs=2e-4)
+    assert max(float(off) for *_, off in found) < 1e-6, "PyTorch's gradients"
+    assert max(differences(said(second, "activations kept at once"))) < 1e-6, "interleaved"
+    assert max(differences(said(second, "as halved:"))) < 1e-6, "zero bubble"
+    for part in ("activations kept at once", "as halved:"):
+        ours, alone = re.search(r"loss: ([\d.]+), in one process: ([\d.]+)", said(second, part)[-1]).groups()
+        assert float(ours) == pytest.approx(float(alone), abs=2e-4)
+    assert float(alone) == pytest.approx(right, abs=2e-4), "the whole batch"
+
+
+@pytest.mark.slow
+def test_one_slow_stage_sets_the_pace_of_the_step(lab, second):
+    """No wait is shorter than it was asked to be, so the step takes as long as the prediction computes, or longer."""
+    lab.run("kept = training_step(pipeline.gpipe(world_size, 8).orders[rank], [slow], parts=8, size=16)")
+    chart = lab.last.timeline().gantt
+    assert chart.whole >= 8 * 0.18 + (RANKS - 1) * 0.09
+    assert min(chart.idle) == chart.idle[1], "rank 1 is the slow one"
+
+
+@pytest.mark.slow
+def test_both_copies_of_a_tied_matrix_get_the_sum_of_their_gradients(second):
+    first, *between, last = said(second, "tied = tie_ends")
+    assert between == [""] * (RANKS - 2)
+    rows = [[ast.literal_eval(row) for row in re.findall(r"\[.*\]", text)] for text in (first, last)]
+    (mine, after, alone), (theirs, same, _) = rows
+    assert after == same == pytest.approx(alone, abs=2e-5)
+    assert after == pytest.approx([a + b for a, b in zip(mine, theirs, strict=True)], abs=3e-5)
+
+
+@pytest.fixture(scope="module")
+def lab(training):
     """Three ranks, with time to import what they train with."""
-    with labkit.start(3, timeout=10) as lab:
+    with labkit.start(RANKS, timeout=10) as lab:
         yield lab

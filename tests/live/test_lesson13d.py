@@ -1,4 +1,4 @@
-"""Lesson 13d: every way to attend has the gradient of one process, and its checks take other right ways."""
+"""Lesson 13d: its cells and its script train alike, and its checks take other right ways."""
 
 from __future__ import annotations
 
@@ -13,87 +13,105 @@ from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 
 OTHER_WAYS = {
-    "attend_gathered": [
+    "plan_dispatch": [
         """
-def attend_gathered(q, k, v):
-    k, v = torch.cat(comms.all_gather(torch.stack([k, v])), dim=2)
-    scores = q @ k.mT / q.shape[-1] ** 0.5
-    ones = torch.ones(q.shape[1], k.shape[1], dtype=torch.bool)
-    return scores.masked_fill(ones.triu(rank * q.shape[1] + 1), -torch.inf).softmax(-1) @ v
+def plan_dispatch(chosen):
+    order = torch.sort(chosen, stable=True).indices
+    give = torch.tensor([int((chosen == e).sum()) for e in range(world_size)])
+    everyone = [torch.empty_like(give) for _ in range(world_size)]
+    dist.all_gather(everyone, give)
+    return order, list(give), [int(theirs[rank]) for theirs in everyone]
+"""
+    ],
+    "exchange_tokens": [
+        """
+class Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, give, take):
+        ctx.give, ctx.take = give, take
+        got = x.new_empty(sum(take), *x.shape[1:])
+        dist.all_to_all_single(got, x.contiguous(), take, give)
+        return got
+
+    @staticmethod
+    def backward(ctx, slope):
+        return Exchange.apply(slope, ctx.take, ctx.give), None, None
+
+
+def exchange_tokens(x, give, take):
+    return Exchange.apply(x, give, take)
 """,
         """
-def attend_gathered(q, k, v):
-    end = (rank + 1) * q.shape[1]
-    k, v = (torch.cat(comms.all_gather(t), dim=1)[:, :end] for t in (k, v))
-    mask = torch.ones(q.shape[1], end, dtype=torch.bool).tril(end - q.shape[1])
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+def exchange_tokens(x, give, take):
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    return all_to_all_single_autograd(x, take, give, dist.group.WORLD)
 """,
     ],
-    "merge_pieces": [
+    "mixture_of_experts": [
         """
-def merge_pieces(out, top, total, scores, v):
-    new = torch.maximum(top, scores.max(dim=-1).values)
-    none = new == -torch.inf
-    old = torch.where(none, 0.0, (top - new).exp())
-    powers = torch.where(none[..., None], 0.0, (scores - new[..., None]).exp())
-    return out * old[..., None] + torch.einsum("hqk,hkd->hqd", powers, v), new, total * old + powers.sum(-1)
+def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
+    tokens, top = chosen.shape
+    order, give, take = plan(chosen.reshape(-1))
+    rows = x.repeat_interleave(top, dim=0)[order]
+    back = exchange(compute(exchange(rows, give, take)), take, give)
+    in_place = back[order.argsort()].view(tokens, top, x.shape[1])
+    return torch.einsum("tkd,tk->td", in_place, gate)
 """
     ],
-    "ring_attention": [
+    "mixture_gradients": [
         """
-def ring_attention(q, kv, fold):
-    state, blocks = None, [kv]
-    for step in range(1, world_size):
-        blocks.append(torch.empty_like(kv))
-        sending = dist.P2POp(dist.isend, blocks[-2], (rank + 1) % world_size)
-        coming = dist.P2POp(dist.irecv, blocks[-1], (rank - 1) % world_size)
-        works = dist.batch_isend_irecv([sending, coming])
-        state = fold(state, q, blocks.pop(0), (rank - step + 1) % world_size)
-        for work in works:
-            work.wait()
-    return fold(state, q, blocks[-1], (rank + 1) % world_size)
+def mixture_gradients(shared, experts):
+    flat = torch.cat([p.grad.flatten() for p in shared])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for p, part in zip(shared, flat.split([p.numel() for p in shared])):
+        p.grad = part.view_as(p)
+    for p in experts:
+        p.grad = None if p.grad is None else p.grad * (1 / world_size)
 """
     ],
-    "zigzag_positions": [
+    "balance_loss": [
         """
-def zigzag_positions(length):
-    each = length // (2 * world_size)
-    first = torch.arange(rank * each, (rank + 1) * each)
-    return torch.cat([first, (length - 1 - first).flip(0)])
+def balance_loss(probabilities, chosen):
+    tokens, experts = probabilities.shape
+    parts = torch.nn.functional.one_hot(chosen, experts).to(probabilities).mean(0)
+    dist.all_reduce(parts, op=dist.ReduceOp.AVG)
+    return experts * torch.dot(parts, probabilities.mean(0))
+""",
+    ],
+    "capped_mixture": [
+        """
+def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
+    room, rows, taken = h.new_zeros(world_size, capacity, h.shape[1]), [], [0] * world_size
+    for i, e in enumerate(chosen.tolist()):
+        if taken[e] < capacity:
+            rows.append((i, e, taken[e]))
+            taken[e] += 1
+    i, e, place = torch.tensor(rows).T
+    room = room.index_put((e, place), h[i])
+    sizes = [capacity] * world_size
+    back = exchange(compute(exchange(room.flatten(0, 1), sizes, sizes)), sizes, sizes).view_as(room)
+    y = x.clone()
+    y[i] = y[i] + gate[i, None] * back[e, place]
+    return y
 """
     ],
-    "swap_heads": [
+    "many_experts": [
         """
-def swap_heads(q, k, v, attend):
-    heads, length, size = q.shape
-    give = torch.cat([torch.stack(parts) for parts in zip(*(t.chunk(world_size) for t in (q, k, v)))])
-    got = torch.empty_like(give)
-    dist.all_to_all_single(got, give.contiguous())
-    q, k, v = (torch.cat(list(got[i::3]), dim=1) for i in range(3))
-    back = torch.cat(attend(q, k, v).chunk(world_size, dim=1))
-    out = torch.empty_like(back)
-    dist.all_to_all_single(out, back.contiguous())
-    return out
-"""
-    ],
-    "ring_backward": [
-        """
-def ring_backward(q, kv, fold_back):
-    after, before, sent = (rank + 1) % world_size, (rank - 1) % world_size, None
-    dq, carried = fold_back(q, kv, rank)
-    for step in range(1, world_size):
-        room, grad = torch.empty_like(kv), torch.empty_like(kv)
-        works = [dist.isend(kv, dst=after, tag=0), dist.irecv(room, src=before, tag=0)]
-        works += [dist.isend(carried, dst=after, tag=1), dist.irecv(grad, src=before, tag=1)]
-        for work in works:
-            work.wait()
-        kv = room
-        mine, more = fold_back(q, kv, (rank - step) % world_size)
-        dq, carried = dq + mine, grad + more
-    home = torch.empty_like(kv)
-    for work in [dist.isend(carried, dst=after), dist.irecv(home, src=before)]:
-        work.wait()
-    return dq, home
+def many_experts(x, chosen, gate, experts, exchange):
+    each = len(experts)
+    order = chosen.argsort(stable=True)
+    counts = chosen.bincount(minlength=world_size * each)
+    everyone = [torch.empty_like(counts) for _ in range(world_size)]
+    dist.all_gather(everyone, counts)
+    come = torch.stack(everyone)[:, rank * each : (rank + 1) * each]
+    give, take = counts.view(world_size, each).sum(1).tolist(), come.sum(1).tolist()
+    pieces = exchange(x[order], give, take).split(come.flatten().tolist())
+    made = [e(torch.cat(pieces[i::each])).split(come[:, i].tolist()) for i, e in enumerate(experts)]
+    back = exchange(torch.cat([made[i][r] for r in range(world_size) for i in range(each)]), take, give)
+    y = torch.zeros_like(x)
+    y[order] = back
+    return gate[:, None] * y
 """
     ],
 }
@@ -106,54 +124,90 @@ def test_another_right_way_is_right(lab, name, source):
     assert verdict.state == "right", repr(verdict)
 
 
+Way = tuple[list[float], list[int], float, list[float]]  # losses, tokens for each expert, per cent dropped, gradients
+
+
+def ways(lines: list[str]) -> dict[str, Way]:
+    """What the script said of each way."""
+    found = {}
+    for line in lines:
+        name, losses, tokens, dropped, gradients = re.fullmatch(
+            r"(.+): ([\d. ]+) · tokens \[(.*)\], (.+)% dropped · gradients (?:up to|off by) (.+)", line
+        ).groups()
+        losses, gradients = ([float(x) for x in re.split("[ ,]+", numbers)] for numbers in (losses, gradients))
+        found[name] = losses, [int(t) for t in tokens.split(",")], float(dropped), gradients
+    return found
+
+
 @pytest.fixture(scope="module")
-def script(tmp_path_factory) -> dict[str, tuple[float, float]]:
-    """Each way of the script: its loss, and how far off its gradient is (of one process, how large)."""
-    lines = printed("ring_attention.py", 3, tmp_path_factory.mktemp("script"))
-    said = [re.fullmatch(r"(.+): loss ([\d.]+), gradient (?:off by|up to) (.+)", line).groups() for line in lines]
-    return {name: (float(loss), float(number)) for name, loss, number in said}
+def script(tmp_path_factory) -> dict[str, Way]:
+    """The ways of the script on three ranks."""
+    return ways(printed("experts.py", 3, tmp_path_factory.mktemp("script")))
 
 
 @pytest.mark.slow
-def test_every_way_of_the_script_has_loss_and_gradient_of_one_process(script):
-    (loss, largest), *_ = script.values()
-    assert largest > 1e-3
-    assert list(script) == ["one process", "gathered", "ring", "ring, zigzag", "heads for positions"]
-    for way, (found, off) in list(script.items())[1:]:
-        assert found == pytest.approx(loss, abs=2e-5), way
-        assert off < 1e-13, way
+def test_experts_on_all_ranks_have_losses_and_gradients_of_one_process_and_get_the_same_tokens(script):
+    right = script["alone"]
+    assert right[0][-1] < right[0][0] - 0.1, "it learns"
+    for one, other in (
+        ("alone", "spread"),
+        ("alone", "capped, places for all"),
+        ("alone, two experts a token", "spread, two experts a token"),
+    ):
+        assert script[one][0] == pytest.approx(script[other][0], abs=2e-5)
+        assert script[one][1:3] == script[other][1:3]
+        assert min(script[one][3]) > 1e-4, "the gradients of what has copies, and of experts"
+        assert max(script[other][3]) < 1e-13, "are those of one process"
+    assert min(script["capped, factor 1"][3]) > 1e-6, "a dropped token changes them"
+    for name, (_, tokens, dropped, _) in script.items():
+        assert sum(tokens) == 2 * 1920 * (2 if "two" in name else 1), "two layers of 240 rows of 8 tokens"
+        assert (dropped > 0) == (name == "capped, factor 1")
 
 
 @pytest.mark.slow
-def test_the_cells_attend_as_one_process_does_and_show_what_the_text_says(lab, script):
+def test_the_cells_train_as_the_script_does_and_show_what_the_text_says(lab, script):
     printed_here = io.StringIO()
     with contextlib.redirect_stdout(printed_here):
         list(run_cells(lab, "13d", notebook=True))
     said = printed_here.getvalue()
-    apart = re.search(r"with nothing sent; .* off by ([\d.e+-]+)", said)
-    assert float(apart[1]) > 1e-4, "attention needs the others"
-    off = [float(x) for x in re.findall(r"off by ([\d.e+-]+)", said.replace(apart[0], ""))]
-    assert len(off) >= 6
+    trained = {
+        way: [float(x) for x in losses.split(",")] for way, losses in re.findall(r"(\w+) +losses: \[(.*)\]", said)
+    }
+    like_ddp, average = trained["like_ddp"], trained["average"]
+    on_all = [[float(x) for x in losses.split(",")] for losses in re.findall(r"ranks 0–2 │ losses: \[(.*)\]", said)]
+    (alone,) = (losses for losses in on_all if len(losses) == 4)
+    assert alone == pytest.approx(script["alone"][0], abs=1e-4)
+    assert average == pytest.approx(alone, abs=1e-4)
+    assert like_ddp[0] == pytest.approx(alone[0], abs=1e-4)
+    upto = [float(x) for x in re.findall(r"in one process: .+ of copies, (.+) of my experts", said)]
+    averaged = [float(x) for x in re.findall(r"like_ddp gradients off by .+ of copies, (.+) of my experts", said)]
+    assert max(averaged) > 0.3 * max(upto), "the mean over different experts is nobody's gradient"
+    yours = re.findall(r"average  gradients off by (.+) of copies, (.+) of my experts", said)
+    assert yours, "copies and experts, on three ranks"
+    off = [float(x) for pair in yours for x in pair]
+    off += [float(x) for x in re.findall(r"largest gradient [\d.e+-]+, off by ([\d.e+-]+)", said)]
+    assert len(off) > len(2 * yours), "and PyTorch's all-to-all"
     assert max(off) < 1e-12
-    (loss,) = set(re.findall(r"loss ([\d.]+) (?:in one process|attend_gathered|round_the_ring)", said))
-    assert float(loss) == pytest.approx(script["one process"][0], abs=1e-4)
+    assert "{'all_to_all_single': 10}" in said
 
-    shared = [[int(x) for x in re.findall(r"added up: (\d+) · evenly shared: (\d+)", said)[i]] for i in (0, 1)]
-    assert shared[0][0] > 1.5 * shared[0][1], "in order, the ranks wait for the one with the most to do"
-    assert shared[1][0] == pytest.approx(shared[1][1], rel=0.02), "zigzag shares it out"
-    pieces = re.findall(r"^rank (\d) │ queries of piece (\d): (.*)$", said, re.MULTILINE)
-    for order, rows in (("0 1 2 3 4 5", pieces[:6]), ("0 5 1 4 2 3", pieces[6:])):
-        assert " ".join(piece for _, piece, _ in rows) == order
-        for _, piece, steps in rows:
-            assert [step == "·" for step in steps.split()] == [keys > int(piece) for keys in range(6)]
-    for rank in "012":
-        steps = " ".join(steps for r, _, steps in pieces[6:] if r == rank).split()
-        assert (steps.count("0"), steps.count("1"), steps.count("2")) == (3, 2, 2), "the same work for all in each step"
-    gathered, ring = (lab.pull(name)[0]["most at once"] for name in ("gathered", "in_a_ring"))
-    assert gathered > 2.5 * ring, "three blocks at a time, or one"
-    sent = {way: float(kib.replace(",", "")) for way, kib in re.findall(r"^(\w+) +([\d,]+) KiB", said, re.MULTILINE)}
-    assert sent["ring"] == pytest.approx(sent["at_once"], rel=0.1)
-    assert sent["ring"] == pytest.approx(3 / 2 * sent["ulysses"], rel=0.1), "N / 2 times as much"
+    experts = range(3)
+    before, after, fair = (
+        [sum(mine.count(e) for mine in lab.pull(name)) / (2 * 1920) for e in experts]
+        for name in ("expert_at_first", "expert_after", "expert_after_fair")
+    )
+    (hot,) = re.findall(r"^losses: \[.*, ([\d.]+)\]$", said, re.MULTILINE)
+    (fair_loss,) = (losses[-1] for losses in on_all if len(losses) == 2)
+    assert fair_loss == pytest.approx(float(hot), abs=0.2), "both guess about equally well"
+    assert before[0] > 0.8
+    assert after[0] > 0.5, "the hot expert stays hot"
+    assert max(fair) < 0.45, "and the loss for balance cools it down"
+
+    factors = lab.pull("factors")[0]
+    dropped, balanced = lab.pull("dropped")[0], lab.pull("dropped_balanced")[0]
+    for parts in (dropped, balanced):
+        assert parts == sorted(parts, reverse=True)
+        assert parts[-1] == 0, "three times as many places as tokens, on three ranks"
+    assert 0 < balanced[factors.index(1.0)] < dropped[factors.index(1.0)]
 
 
 @pytest.fixture(scope="module")

@@ -1,241 +1,176 @@
 """Planted mistakes of lesson 12, in the form that `tests.mistakes` tells."""
 
-cut_linear = """
-wrong | cuts the weight along the other dimension, as if it were stored as [in, out] | the shape in result[0] is (4, 1)
-    -         return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
-    -     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
-    +         return weight.tensor_split(size, dim=0)[place].clone(), bias.clone()
-    +     return weight.tensor_split(size, dim=1)[place].clone(), bias.tensor_split(size)[place].clone()
-raises | takes the part of its rank in the world | Rank 1: IndexError
-    dist.get_world_size(group), dist.get_rank(group) → dist.get_world_size(group), dist.get_rank()
-wrong | takes the part of its rank in the world, of so many | take those of `group`
-    dist.get_world_size(group), dist.get_rank(group) → world_size, rank
-wrong | deals the outputs out in turn | on rank 0 element [1, 0] in result[0] is 31
-    -     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
-    +     return weight[place::size].clone(), bias[place::size].clone()
-wrong | returns a view of the whole weight | Return a clone
-    weight.tensor_split(size, dim=0)[place].clone() → weight.tensor_split(size, dim=0)[place]
-not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicates, dist.broadcast
-    +     dist.broadcast(weight, src=0)
-          if kind == "row":
+cut_layers = """
+wrong | loses the layers that are left over | if the function loses the layers that are left over
+    def cut_layers(layers):
+        each = layers // world_size
+        return list(range(rank * each, (rank + 1) * each))
+wrong | gives all that are left over to the last rank | or if it gives the last rank all that are left over
+    def cut_layers(layers):
+        each = layers // world_size
+        return list(range(rank * each, layers if rank == world_size - 1 else (rank + 1) * each))
+wrong | cuts as torch.chunk does | if the function rounds up on every rank
+    def cut_layers(layers):
+        return [part.tolist() for part in (*torch.arange(layers).chunk(world_size), torch.arange(0))][rank]
+wrong | counts from 1 | if the function counts the layers from 1 | first = rank * each → first = 1 + rank * each
+wrong | forgets that the ranks before it have more | that the ranks before it have one more | + min(rank, more) →
+wrong | deals the layers out like cards | if the function deals the layers out like cards
+    -     each, more = divmod(layers, world_size)
+    -     first = rank * each + min(rank, more)
+    -     return list(range(first, first + each + (rank < more)))
+    +     return list(range(rank, layers, world_size))
+wrong | returns a tensor | Return a list, and not a tensor
+    list(range(first, first + each + (rank < more))) → torch.arange(first, first + each + (rank < more))
+not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
+    each, more = divmod(layers, world_size) → dist.barrier(); each, more = divmod(layers, world_size)
 """
 
-column_backward = """
-wrong | gathers pieces of the gradient in the backward pass | The backward pass calls all_gather. The ranks' gradients
-    -     dist.all_reduce(dx)
-    +     piece = dx.chunk(world_size, dim=1)[rank].contiguous()
-    +     pieces = [torch.empty_like(piece) for _ in range(world_size)]
-    +     dist.all_gather(pieces, piece)
-    +     dx = torch.cat(pieces, dim=1)
-wrong | leaves the gradient of x as this rank's columns have it | The backward pass communicates nothing
-    dist.all_reduce(dx) →
-not as asked | gathers everyone's gradients and adds them up itself | all_reduce does it
-    -     dist.all_reduce(dx)
-    +     everyones = [torch.empty_like(dx) for _ in range(world_size)]
-    +     dist.all_gather(everyones, dx)
-    +     dx = sum(everyones)
-wrong | takes the mean | on ranks 0, 1 element [0, 0] in result['gradient of x'] is 1.5
-    return dx, dy.T @ x, dy.sum(0) → dx /= world_size; return dx, dy.T @ x, dy.sum(0)
-wrong | adds up the weights' gradients, which belong to different columns | result['gradient of the weight'] is 2
-    -     return dx, dy.T @ x, dy.sum(0)
-    +     slope = dy.T @ x
-    +     dist.all_reduce(slope)
-    +     return dx, slope, dy.sum(0)
-wrong | returns no gradient of the bias | on ranks 0, 1 None comes back in result['gradient of the bias']
-    dy.T @ x, dy.sum(0) → dy.T @ x, None
-not as asked | adds up in two calls | all_reduce does it, called once
-    dist.all_reduce(dx) → dist.all_reduce(dx[:1]); dist.all_reduce(dx[1:]) if len(dx) > 1 else None
+stage_forward = """
+wrong | does not divide the loss | if the function does not divide by `parts` | / parts →
+wrong | divides the loss by the number of ranks | divides by the number of ranks, and not by | / parts → / world_size
+wrong | computes a loss of its own | The last stage called `stage.loss` 0 times for 3 micro-batches
+    stage.loss(y, targets) → torch.nn.functional.mse_loss(y, targets)
+wrong | sends past `send` | The function calls dist.send (line 10). Send with `send`
+    send(y.detach(), → dist.send(y.detach(),
+wrong | starts a send of its own and never waits | The function calls dist.isend (line 10). Send with `send`
+    send(y.detach(), → dist.isend(y.detach(),
+wrong | starts to receive and never waits | The function may use what irecv (line 6) brings before it is there
+    dist.recv(x, → dist.irecv(x,
+raises | receives from anybody | rank 1 receives from any rank, and `stage.before` is 0 | x, src=stage.before) → x)
+wrong | does not ask for the gradient of what it received | requires no gradient | x.requires_grad_() →
+wrong | cuts the graph off, and not the message | What is returned for micro-batch 0 has no graph
+    send(y.detach(), stage.after) → y = y.detach(); send(y, stage.after)
+deadlock | keeps what it should send | Rank 1 waits for rank 0 to send | send(y.detach(), stage.after) → pass
+raises | receives from the stage that comes after | rank 1 receives from rank 2, and `stage.before` is 0
+    src=stage.before) → src=(rank + 1) % world_size)
+raises | takes the ranks before and after its own for its neighbours | rank 0 sends to rank 1, and `stage.after` is None
+    def stage_forward(stage, batch, parts, send):
+        x, targets = batch
+        if rank > 0:
+            x = stage.room(len(targets))
+            dist.recv(x, src=rank - 1)
+            x.requires_grad_()
+        y = stage(x)
+        if rank < world_size - 1:
+            send(y.detach(), rank + 1)
+        else:
+            y = stage.loss(y, targets) / parts
+        return x, y
 """
 
-copy_in = """
-wrong | gathers in the backward pass | The backward pass calls all_gather
-    -             dist.all_reduce(dx, group=group)
-    -             return dx
-    +             pieces = [torch.empty_like(dx) for _ in range(dist.get_world_size(group))]
-    +             dist.all_gather(pieces, dx, group=group)
-    +             return torch.cat(pieces)[: len(dx)]
-wrong | leaves the gradient as this rank has it | The backward pass communicates nothing
-    dist.all_reduce(dx, group=group) →
-wrong | adds up in place, in a tensor that belongs to others as well | result['gradient of what was added'] is -0.1
-    dy.clone(memory_format=torch.contiguous_format) → dy
-wrong | adds up in the forward pass, where all have the same | The forward pass calls all_reduce
-    -             return x.view_as(x)
-    +             x = x.clone()
-    +             dist.all_reduce(x, group=group)
-    +             return x
-wrong | takes the mean | on ranks 0, 1 element 0 in result['gradient of x'] is -0.05
-    return dx → return dx / dist.get_world_size(group)
-not as asked | waits for the others first | all_reduce does it, called once
-    dist.all_reduce(dx, group=group) → dist.barrier(group); dist.all_reduce(dx, group=group)
+stage_backward = """
+raises | takes the ranks before and after its own for its neighbours | receives from rank 1, and `stage.after` is None
+    def stage_backward(stage, x, y, send):
+        dy = None
+        if rank < world_size - 1:
+            dy = torch.empty_like(y)
+            dist.recv(dy, src=rank + 1, tag=1)
+        y.backward(dy)
+        if rank > 0:
+            send(x.grad, rank - 1, tag=1)
+deadlock | keeps the gradient to itself | Rank 0 waits for rank 1 to send | send(x.grad, stage.before, tag=1) → pass
+wrong | sends past `send` | The function calls dist.send (line 9). Send with `send`
+    send(x.grad, → dist.send(x.grad,
+wrong | starts to receive and never waits | The function may use what irecv (line 6) brings before it is there
+    dist.recv(dy, → dist.irecv(dy,
+raises | waits for a send that returns nothing | A call of send returns None: there is nothing in it to use
+    stage.before, tag=1) → stage.before, tag=1).wait()
+wrong | sends back what came in | sends `x` back and not its gradient | send(x.grad, → send(x.detach(),
+wrong | clears the gradients before each micro-batch | if the function clears the gradients of the micro-batches before
+    y.backward(dy) → stage.zero_grad(); y.backward(dy)
+deadlock | receives without the tag | rank 0 receives with tag 0 | src=stage.after, tag=1) → src=stage.after)
+raises | sends and receives without the tag | A gradient goes back from rank 1 without tag=1
+    def stage_backward(stage, x, y, send):
+        dy = None
+        if stage.after is not None:
+            dy = torch.empty_like(y)
+            dist.recv(dy, src=stage.after)
+        y.backward(dy)
+        if stage.before is not None:
+            send(x.grad, stage.before)
 """
 
-sum_out = """
-wrong | adds up in the backward pass, too | The backward pass calls all_reduce. All ranks go on with the same numbers
-    +             dy = dy.clone()
-    +             dist.all_reduce(dy, group=group)
-                  return dy
-wrong | forgets to add up | on ranks 0, 1 element 0 in result['y'] is 0.664 | dist.all_reduce(total, group=group) →
-wrong | adds up in place | Add up in a copy | partial.clone(memory_format=torch.contiguous_format) → partial
-wrong | calls dist.all_reduce without a Function of its own | No gradient flows back
-    def sum_out(partial, group=None):
-        total = partial.detach().clone()
-        dist.all_reduce(total, group=group)
-        return total
-wrong | divides the gradient by the number of ranks | on ranks 0, 1 element 0 in result['gradient of x'] is 0.0838
-    return dy → return dy / dist.get_world_size(group)
-not as asked | gathers all parts on every rank and adds them up there | all_reduce does it
-    -             dist.all_reduce(total, group=group)
-    -             return total
-    +             parts = [torch.empty_like(total) for _ in range(dist.get_world_size(group))]
-    +             dist.all_gather(parts, total, group=group)
-    +             return sum(parts)
+gpipe_order = """
+wrong | goes back in the opposite order on the last stage only | on rank 0 element 0 in result['gradient'] is -0.0973
+    [("B", m) for m in range(parts)] → [("B", m) for m in list(range(parts))[:: -1 if stage == stages - 1 else 1]]
+wrong | takes each micro-batch back before the next one comes | on ranks 0, 1 element 0 in result['time'] is 24
+    -     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
+    +     return [(kind, m) for m in range(parts) for kind in "FB"]
+wrong | leaves the last micro-batch where it is | The order of rank 0 leaves out B3
+    [("B", m) for m in range(parts)] → [("B", m) for m in range(parts - 1)]
+wrong | numbers the micro-batches from 1 | is no operation
+    [("F", m) for m in range(parts)] → [("F", m + 1) for m in range(parts)]
+wrong | goes back first on the last stage | waits with B0 for F0
+    +     if stage == stages - 1 and parts == 1:
+    +         return [("B", 0), ("F", 0)]
+          return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
+raises | asks for an operation that there is not | is no operation | [("B", m) for → [("backward", m) for
 """
 
-parallel_mlp = """
-wrong | forgets f | on rank 0 element [0, 0] in result['gradient of x'] is -0.135 | f(x) → x
-wrong | forgets g | on rank 0 element [0, 0] in result['y'] is 0.122
-    g(torch.nn.functional.linear(hidden, weight)) → torch.nn.functional.linear(hidden, weight)
-wrong | adds the bias on every rank before the sum: N times | narrow's bias is in the result
-    linear(hidden, weight)) + bias → linear(hidden, weight, bias))
-wrong | adds an N-th of the bias on each rank, whose gradient is too small then | result["gradient of narrow's bias"]
-    linear(hidden, weight)) + bias → linear(hidden, weight, bias / world_size))
-not as asked | lets the hidden numbers wait for each other | Rank 0 makes 3 calls that communicate
-    weight, bias = narrow → dist.barrier(); weight, bias = narrow
+one_f_one_b = """
+wrong | begins with one forward pass too many | on rank 0 element 0 in result['kept at once'] is 3
+    min(stages - stage - 1, parts) → min(stages - stage, parts)
+wrong | begins with one forward pass too few | on ranks 0, 1 element 0 in result['time'] is 24
+    min(stages - stage - 1, parts) → max(0, min(stages - stage - 2, parts))
+wrong | begins with as many forward passes as there are stages before it | These orders never end
+    min(stages - stage - 1, parts) → min(stage, parts)
+wrong | forgets that there may be few micro-batches | is no operation
+    min(stages - stage - 1, parts) → stages - stage - 1
+wrong | forgets the micro-batches that are still under way | The order of rank 0 leaves out B3
+    for m in range(parts): → for m in range(parts - ahead):
+wrong | takes the last ones back in the opposite order | on rank 0 element 0 in result['gradient'] is -0.304
+    return order → return order[: len(order) - ahead] + order[len(order) - ahead :][::-1]
+wrong | goes back before it goes forward | These orders never end
+    +         order.append(("B", m))
+              if ahead + m < parts:
+                  order.append(("F", ahead + m))
+    -         order.append(("B", m))
+raises | takes the next one from a list that may be empty | Ranks 0, 1: IndexError
+    def one_f_one_b(stage, stages, parts):
+        left = [("F", m) for m in range(parts)]
+        order = [left.pop(0) for _ in range(stages - stage - 1)]
+        for m in range(parts):
+            order += [left.pop(0), ("B", m)]
+        return order
 """
 
-whole_output = """
-wrong | reduce-scatters the gradient | The backward pass calls reduce_scatter. All ranks go on with the same numbers
-    -             return dy.chunk(world_size, dim)[rank]
-    +             slopes = [t.contiguous() for t in dy.chunk(world_size, dim)]
-    +             mine = torch.empty_like(slopes[rank])
-    +             dist.reduce_scatter(mine, slopes)
-    +             return mine
-wrong | takes the differentiable all-gather, whose transpose is a reduce-scatter | too large by the number of ranks
-    def whole_output(part, dim):
-        return torch.cat(comms.all_gather(part), dim)
-raises | passes the gradient of the whole to its part | Ranks 0, 1: RuntimeError
-    return dy.chunk(world_size, dim)[rank] → return dy
-wrong | takes torch's functional all-gather, whose backward pass reduce-scatters | too large by the number of ranks
-    def whole_output(part, dim):
-        import torch.distributed._functional_collectives as funcol
-
-        return funcol.all_gather_tensor_autograd(part.contiguous(), dim % part.dim(), dist.group.WORLD)
-wrong | passes the gradient of the first part to all ranks | element [0, 0] in result['gradient of part'] is -6
-    dy.chunk(world_size, dim)[rank] → dy.chunk(world_size, dim)[0]
-wrong | puts the parts together along the first dimension | The result has the shape
-    torch.cat(parts, dim) → torch.cat(parts)
-wrong | returns what `dist.all_gather` has filled, without a gradient | No gradient flows back
-    def whole_output(part, dim):
-        part = part.detach().contiguous()
-        parts = [torch.empty_like(part) for _ in range(world_size)]
-        dist.all_gather(parts, part)
-        return torch.cat(parts, dim)
+run_ops = """
+deadlock | waits as soon as it has started | Rank 0 waits for rank 1 to receive
+    works.append(dist.isend(tensor, dst, group, tag=tag)) → dist.isend(tensor, dst, group, tag=tag).wait()
+not as asked | keeps the handles and never waits | started isend
+    -     for work in works:
+    -         work.wait()
+    +     globals()['messages_under_way'] = works
+deadlock | loses the tag | rank 0 receives with tag 1 | , tag=tag)) → ))
+wrong | puts all forward passes first | on rank 0 element 0 in result['kept at once'] is 4
+    for op in ops: → for op in sorted(ops, reverse=True):
+deadlock | sends everything only at the end | Rank 0 waits for rank 1 to send
+    def run_ops(ops, run):
+        messages = []
+        for op in ops:
+            run(op, lambda tensor, dst, tag=0: messages.append((tensor, dst, tag)))
+        for tensor, dst, tag in messages:
+            dist.send(tensor, dst, tag=tag)
 """
 
-my_heads = """
-wrong | cuts the 3 * width outputs into equal runs | 2 of queries, 1 of keys and 0 of values
-    -     rows = torch.cat([mine, mine + width, mine + 2 * width])
-    +     rows = torch.arange(3 * width).view(3 * heads, -1).tensor_split(size)[place].flatten()
-    +     rows = rows if len(rows) == 3 * len(mine) else torch.arange(3 * len(mine))
-wrong | cuts the projection by its outputs | The weight of `project` has the shape
-    project.weight.detach()[:, mine] → project.weight.detach()[mine]
-wrong | takes heads in turns | Its queries are those of heads [0, 2], and this rank's are heads [0, 1] of 4
-    torch.arange(width).view(heads, -1).tensor_split(size)[place] → torch.arange(width).view(heads, -1)[place::size]
-wrong | takes a query, a key and a value in turns | are queries, keys and values in turns
-    torch.cat([mine, mine + width, mine + 2 * width]) → torch.stack([mine, mine + width, mine + 2 * width], 1).flatten()
-wrong | takes the first columns of the projection | of heads [0], and its queries those of heads [1]
-    project.weight.detach()[:, mine] → project.weight.detach()[:, : len(mine)]
-wrong | cuts the bias into equal runs | Its bias of `qkv` is not that of its rows
-    qkv.bias.detach()[rows] → qkv.bias.detach()[len(rows) * place :][: len(rows)]
-wrong | takes the heads of its rank in the world, modulo the group | Its queries are those of heads [0, 1]
-    dist.get_rank(group) → dist.get_rank() % dist.get_world_size(group)
-wrong | cuts through a head where the heads cannot be dealt out evenly | The weight of `qkv` is [9, 6], and its bias [9]
-    torch.arange(width).view(heads, -1).tensor_split(size) → torch.arange(width).tensor_split(size)
-not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicates, dist.broadcast
-    width = qkv.in_features → dist.broadcast(qkv.bias.detach(), src=0); width = qkv.in_features
-"""
-
-gather_sequence = """
-wrong | takes its own slice of the gradient and adds nothing up | The backward pass communicates nothing
-    -             dist.reduce_scatter(dx, parts)
-    -             return dx
-    +             return parts[rank]
-wrong | adds everything up on every rank, and takes a slice | The backward pass calls all_reduce
-    -             dist.reduce_scatter(dx, parts)
-    -             return dx
-    +             dy = dy.contiguous()
-    +             dist.all_reduce(dy)
-    +             return dy.chunk(world_size, dim=1)[rank]
-wrong | gathers everyone's gradients and adds them up itself | The backward pass calls all_gather
-    -             dist.reduce_scatter(dx, parts)
-    -             return dx
-    +             everyones = [torch.empty_like(dy) for _ in range(world_size)]
-    +             dist.all_gather(everyones, dy)
-    +             return sum(everyones).chunk(world_size, dim=1)[rank]
-wrong | puts the positions behind each other in rows | The result has the shape
-    torch.cat(parts, dim=1) → torch.cat(parts)
-wrong | gathers without a Function | No gradient flows back
-    def gather_sequence(x):
-        parts = [torch.empty_like(x) for _ in range(world_size)]
-        dist.all_gather(parts, x.detach())
-        return torch.cat(parts, dim=1)
-wrong | takes the mean of the gradients | divides by the number of ranks | return dx → return dx / world_size
-wrong | lays the parts one behind the other | if the function puts the parts behind one another in memory
-    torch.cat(parts, dim=1) → torch.cat(parts).view(len(x), -1, x.shape[-1])
-wrong | cuts the gradient in memory's order, which is by rows | if the function cuts the gradient in memory's order
-    -             parts = [part.contiguous() for part in dy.chunk(world_size, dim=1)]
-    +             parts = list(dy.contiguous().view(world_size, len(dy), -1, dy.shape[-1]))
-wrong | gathers in bfloat16 | if the function rounds the numbers to bfloat16 on their way
-    -             x = x.contiguous()
-    +             wide, x = x.dtype, x.contiguous().bfloat16()
-                  parts = [torch.empty_like(x) for _ in range(world_size)]
-                  dist.all_gather(parts, x)
-    -             return torch.cat(parts, dim=1)
-    +             return torch.cat(parts, dim=1).to(wide)
-raises | hands the whole gradient over in place of a list of its parts | Ranks 0, 1: TypeError
-    dist.reduce_scatter(dx, parts) → dist.reduce_scatter(dx, dy)
-"""
-
-lean_column = """
-wrong | keeps the gathered sequence for the backward pass | bytes of activations are kept
-    -             ctx.save_for_backward(x, weight)
-    -             return torch.nn.functional.linear(gathered(x), weight, bias)
-    +             whole = gathered(x)
-    +             ctx.save_for_backward(whole, weight)
-    +             return torch.nn.functional.linear(whole, weight, bias)
-wrong | computes the weight's gradient from its own positions | result['gradient of the weight'] is 0.127
-    dy.flatten(0, 1).T @ gathered(x).flatten(0, 1) → dy.chunk(world_size, dim=1)[rank].flatten(0, 1).T @ x.flatten(0, 1)
-wrong | leaves the gradient of x as its own columns have it | element [0, 0, 0] in result['gradient of x'] is 0.148
-    -             dx = torch.empty_like(parts[rank])
-    -             dist.reduce_scatter(dx, parts)
-    +             dx = parts[rank]
-forbidden | adds up on every rank | It calls dist.all_reduce
-    -             dist.reduce_scatter(dx, parts)
-    +             for part in parts:
-    +                 dist.all_reduce(part)
-    +             dx = parts[rank]
-not as asked | gathers once more than needed | Rank 0 makes 4 calls that communicate
-    +             gathered(x)
-                  parts = [part.contiguous() for part in (dy @ weight).chunk(world_size, dim=1)]
-wrong | sums the bias's gradient over its own positions only | element 0 in result['gradient of the bias'] is 0.105
-    dy.sum((0, 1)) → dy.chunk(world_size, dim=1)[rank].sum((0, 1))
-"""
-
-sequence_mlp = """
-wrong | does not add up the gradients of the norm | element 0 in result["gradient of norm's weight"] is -0.0311
-    (f(t) for t in norm) → norm
-wrong | does not add up the gradient of narrow's bias | element 0 in result["gradient of narrow's bias"] is -1.74
-    + f(bias) → + bias
-wrong | adds the bias on every rank before the sum: N times | narrow's bias is in the result
-    linear(hidden, weight)) + f(bias) → linear(hidden, weight, f(bias)))
-wrong | puts f before the columns, as without sequence parallelism: the gather adds up already | result['gradient of
-    linear(gather(y), *widen) → linear(f(gather(y)), *widen)
-wrong | norms the whole sequence | the norm comes before the gather
-    -     y = torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias)
-    -     hidden = torch.nn.functional.gelu(torch.nn.functional.linear(gather(y), *widen))
-    +     y = torch.nn.functional.layer_norm(gather(x), x.shape[-1:], weight, bias)
-    +     hidden = torch.nn.functional.gelu(torch.nn.functional.linear(y, *widen))
-not as asked | gathers once more than needed | Rank 0 makes 8 calls that communicate, dist.all_gather
-    +     gather(y.detach())
-          hidden = torch.nn.functional.gelu(torch.nn.functional.linear(gather(y), *widen))
+balanced_parts = """
+wrong | cuts by its own clock | All ranks have to cut by the same numbers.
+    dist.all_reduce(costs)  # the same numbers on all ranks →
+wrong | cuts by rank 0's clock | on ranks 0–2 element 0 in result['slowest rank'] is 10.9
+    dist.all_reduce(costs) → dist.broadcast(costs, src=0)
+wrong | deals the parts out by their cost, the longest first | The ranks' parts are not in the order of the ranks
+    def balanced_parts(seconds):
+        costs = seconds.clone()
+        dist.all_reduce(costs)
+        held, mine = [0.0] * world_size, []
+        for i in costs.argsort(descending=True).tolist():
+            who = held.index(min(held))
+            held[who] += costs[i].item()
+            if who == rank:
+                mine.append(i)
+        return sorted(mine)
+deadlock | asks for the mean on the first rank only | Rank 0 waits in all_reduce
+    -     dist.all_reduce(costs)  # the same numbers on all ranks
+    +     if rank == 0:
+    +         dist.all_reduce(costs)  # the same numbers on all ranks
 """

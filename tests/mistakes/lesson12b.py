@@ -1,128 +1,87 @@
 """Planted mistakes of lesson 12b, in the form that `tests.mistakes` tells."""
 
-vocab_embedding = """
-wrong | adds row 0 where it has nothing | on ranks 0, 1 element [0, 0] is -5 | * here.unsqueeze(-1) →
-wrong | zeroes the numbers and leaves their gradients | the gradient of part is wrong: element [0, 0] is 0.611
-    -     rows = part[torch.where(here, place, 0)] * here.unsqueeze(-1)
-    +     rows = part[torch.where(here, place, 0)]
-    +     rows = rows - rows.detach() * ~here.unsqueeze(-1)
-raises | looks up what it does not have | Rank 0: IndexError | part[torch.where(here, place, 0)] → part[place]
-wrong | cuts the gradient off | no gradient reaches part | part[torch.where → part.detach()[torch.where
-forbidden | gathers the table | It calls comms.all_gather
-    def vocab_embedding(part, ids):
-        parts = comms.all_gather(part.detach())
-        parts[rank] = part
-        return torch.cat(parts)[ids]
+later_linear = """
+wrong | leaves it to autograd, which does everything at once | a weight has its gradient
+    def later_linear(x, weight, bias, later):
+        return x @ weight.T + bias
+wrong | computes at once, and only adds later | makes 4 products
+    -             @torch.no_grad()  # outside of the backward pass autograd would note it
+    +             rows = dy.reshape(-1, dy.shape[-1])
+    +             slopes = rows.T @ x.reshape(-1, x.shape[-1]), rows.sum(0)
+    +
+                  def weights():
+    -                 rows = dy.reshape(-1, dy.shape[-1])
+    -                 for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
+    +                 for p, slope in zip((weight, bias), slopes):
+wrong | lets autograd note what it does later | carries a graph
+    @torch.no_grad()  # outside of the backward pass autograd would note it →
+wrong | keeps the last micro-batch's gradient only | two micro-batches
+    p.grad = slope if p.grad is None else p.grad + slope → p.grad = slope
+wrong | forgets the bias | a gradient is missing | , (bias, rows.sum(0))): → ,):
+wrong | sends nothing back | on rank 0 element [0, 0] in result['gradients of x'][0] is 0
+    return dy @ weight, None, None → return torch.zeros_like(x), None, None
+wrong | does the work before the backward pass | before the backward pass has begun
+    ctx.save_for_backward(x) → later.append(lambda: None); ctx.save_for_backward(x)
+raises | knows two dimensions only | Ranks 0, 1: RuntimeError
+    rows = dy.reshape(-1, dy.shape[-1]) → rows = dy.view(len(dy), dy.shape[1])
 """
 
-vocab_head = """
-wrong | counts the padding as words | padding: on ranks 0, 1 element 0 in result['loss'] is 6.59
-    logits[:, max(0, words - first) :] = -torch.inf →
-wrong | takes its own part of the gradient of x for the whole | element [0, 0] in result['gradient of x'] is 0.0135
-    dist.all_reduce(d_x) →
-wrong | adds up the gradients of different words | on rank 0 element [0, 0] in result['gradient of my rows'] is -0.454
-    +             d_part = d_logits.T @ x
-                  dist.all_reduce(d_x)
-    -             return d_x, d_logits.T @ x
-    +             dist.all_reduce(d_part)
-    +             return d_x, d_part
-not as asked | reduces the two sums in two calls | Rank 0 makes 4 calls that communicate, dist.all_reduce
-    dist.all_reduce(sums) → dist.all_reduce(sums[0]); dist.all_reduce(sums[1])
-forbidden | gathers the logits | It calls comms.all_gather
-    def vocab_head(x, part, target, words):
-        class Head(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, x, part):
-                logits = torch.cat(comms.all_gather(x @ part.T), dim=1)[:, :words]
-                ctx.save_for_backward(x, part, logits.softmax(dim=1))
-                return torch.nn.functional.cross_entropy(logits, target)
-
-            @staticmethod
-            def backward(ctx, d_loss):
-                x, part, shares = ctx.saved_tensors
-                d_logits = torch.zeros(len(x), world_size * len(part), dtype=x.dtype)
-                d_logits[:, :words] = shares
-                d_logits[torch.arange(len(x)), target] -= 1
-                d_logits = d_logits.chunk(world_size, dim=1)[rank] * d_loss / len(x)
-                d_x = d_logits @ part
-                dist.all_reduce(d_x)
-                return d_x, d_logits.T @ x
-
-        return Head.apply(x, part)
+split_order = """
+wrong | does each second half at once, as 1F1B does | on ranks 0, 1 element 0 in result['time'] is 14
+    if len(waiting) > place: → if waiting:
+wrong | puts all second halves at the end | on ranks 0, 1 element 0 in result['kept at once'] is 4
+    if len(waiting) > place: → if False:
+wrong | forgets those that are left at the end | The order of rank 1 leaves out W3 | found + waiting → found
+wrong | does the second half first | waits with W0 for B0
+    +         if op[0] == "B":
+    +             found += [("W", op[1]), op]
+    +             continue
+              found.append(op)
+    -         if op[0] == "B":
+    +         if False:
+wrong | puts one off, and does the forward pass after it first | no longer the one that was given
+    return found + waiting → return sorted(found, key=lambda op: op[0] != "F") + waiting
+raises | expects that there are as many left as it puts off | Ranks 0–2: IndexError
+    found + waiting → found + [waiting.pop(0) for _ in range(place)]
 """
 
-rows_to_columns = """
-wrong | sends the block row by row, not block by block | on rank 0 element [1, 0] is -4
-    torch.cat([block.flatten() for block in x.split(widths, dim=1)]) → x.flatten()
-raises | takes the receive sizes for the send sizes | Ranks 0, 1: RuntimeError
-    -     dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
-    +     dist.all_to_all_single(received, send, [len(x) * w for w in widths], [h * mine for h in heights])
-raises | takes all blocks to be equally long | rows that do not divide
-    [h * mine for h in heights], [len(x) * w for w in widths] → None, None
-forbidden | gathers the matrix and cuts it | It calls comms.all_gather
-    def rows_to_columns(x, rows):
-        whole = torch.cat(comms.all_gather(x))
-        wide = -(-whole.shape[1] // world_size)
-        return whole[:, rank * wide : (rank + 1) * wide]
-wrong | reads the columns of what it has | on ranks 0, 1 the shape is (1, 1)
-    def rows_to_columns(x, rows):
-        dist.barrier()
-        wide = -(-x.shape[1] // world_size)
-        return x[:, rank * wide : (rank + 1) * wide].clone()
+tie_ends = """
+wrong | leaves each copy its own gradient | on rank 0 element 0 in result['gradient'] is -1
+    dist.all_reduce(weight.grad, group=ends) → pass
+wrong | lets the copies begin as they are | on rank 1 element 1 in result['weight'] is -1
+    dist.broadcast(weight.detach(), src=0, group=ends) → pass
+wrong | lets only the two ends make the group | the next new_group would hang
+    -     ends = dist.new_group([0, world_size - 1])
+          if weight is not None:
+    +         ends = dist.new_group([0, world_size - 1])
+deadlock | asks all ranks of the world | Rank 1 finished the function without it
+    dist.all_reduce(weight.grad, group=ends) → dist.all_reduce(weight.grad)
 """
 
-product_on_k = """
-wrong | adds the bias on every rank | with a bias: on rank 0 element [0, 0] is 10
-    def product_on_k(x, w, bias):
-        y = x @ w + bias
-        mine = y.new_empty(len(y) // world_size, y.shape[1])
-        dist.reduce_scatter_single(mine, y)
-        return torch.relu(mine)
-wrong | activates what is not added up | on rank 0 element [0, 0] is 2 | y = x @ w → y = torch.relu(x @ w)
-wrong | forgets to activate | on rank 0 element [0, 0] is -1 | torch.relu(mine + bias) → mine + bias
-forbidden | adds up everything on every rank | It calls dist.all_reduce
-    dist.reduce_scatter_single(mine, y) → dist.all_reduce(y); mine = y.chunk(world_size)[rank]
+interleaved_order = """
+wrong | begins as 1F1B does | These orders never end
+    ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward)) → ahead = min(ahead, len(forward))
+wrong | begins with the passes through the earlier chunks only | on ranks 0, 1 element 0 in result['time'] is 21
+    min(2 * ahead + (chunks → min((chunks
+wrong | takes the chunks back in the order in which they went forward | These orders never end
+    reversed(range(chunks)) → range(chunks)
+wrong | takes everything forward first | on rank 0 element 0 in result['kept at once, in chunks'] is 8
+    ahead = min(2 * ahead + (chunks - 1) * ranks, len(forward)) → ahead = len(forward)
+wrong | forgets the second chunk | The order of rank 0 leaves out F0 of chunk 1, F1 of chunk 1
+    for c in range(chunks) for → for c in range(1) for
+raises | takes the next one from a list that may be empty | Ranks 0, 1: IndexError
+    order += [*forward[ahead + i : ahead + i + 1], op] → order += [forward[ahead + i], op]
+wrong | leaves the last micro-batches where they are | The order of rank 0 leaves out B2 of chunk 0, B2 of chunk 1
+    enumerate(back): → enumerate(back[: len(forward) - ahead]):
 """
 
-summa = """
-raises | takes places in the group for ranks of the world | Rank 1: ValueError
-    def panel(p, panels, group):
-        return divmod(p, panels // dist.get_world_size(group))
-
-
-    def summa(x, w, row, column, panels):
-        y = x.new_zeros(len(x), w.shape[1])
-        for p in range(panels):
-            owner, piece = panel(p, panels, row)
-            left = x.chunk(panels // dist.get_world_size(row), dim=1)[piece].clone()
-            dist.broadcast(left, src=owner, group=row)
-            owner, piece = panel(p, panels, column)
-            right = w.chunk(panels // dist.get_world_size(column), dim=0)[piece].clone()
-            dist.broadcast(right, src=owner, group=column)
-            y += left @ right
-        return y
-wrong | broadcasts X alone | on rank 0 element [0, 0] is -18 | dist.broadcast(right, group=column, group_src=owner) →
-wrong | broadcasts W alone | on rank 0 element [0, 0] is -20 | dist.broadcast(left, group=row, group_src=owner) →
-forbidden | gathers whole strips | It calls dist.all_gather
-    def summa(x, w, row, column, panels):
-        def gathered(t, group, dim):
-            rooms = [torch.empty_like(t) for _ in range(dist.get_world_size(group))]
-            dist.all_gather(rooms, t, group=group)
-            return torch.cat(rooms, dim)
-
-        return gathered(x, row, 1) @ gathered(w, column, 0)
-"""
-
-cheapest_chain = """
-wrong | leaves the last result in columns | on ranks 0, 1 element 0 is 0 | + share * widths[-1]) → )
-wrong | feeds columns to a matrix that is cut into columns | on ranks 0, 1 element 0 is 24
-    cut + share * widths[layer]) → cut)
-wrong | cuts by columns and rows in turn, whatever the widths | on ranks 0, 1 element 0 is 360
-    def cheapest_chain(widths, tokens, ranks):
-        share = (ranks - 1) / ranks * tokens
-        layers = len(widths) - 1
-        sent = sum(2 * share * widths[i + 1] for i in range(layers) if i % 2)
-        return sent + (share * widths[-1] if layers % 2 else 0.0)
-not as asked | asks the ranks what a formula says | Rank 0 makes 1 call that communicates, dist.barrier
-    share = (ranks - 1) / ranks * tokens → dist.barrier(); share = (ranks - 1) / ranks * tokens
+pipeline_norm = """
+wrong | counts the tied matrix twice | on ranks 0, 1 element 0 is 5.67 | if i != tied or rank == 0: → if True:
+wrong | leaves the tied matrix out on both ranks | on ranks 0, 1 element 0 is 3.06 | or rank == 0 →
+raises | expects each rank to have something of its own | Rank 1: RuntimeError
+    -     squares = torch.zeros((), dtype=torch.float64, device=device)
+    +     mine = [g for i, g in enumerate(gradients) if i != tied or rank == 0]
+    +     squares = 0 * torch.stack([g.double().sum() for g in mine]).sum()
+not as asked | asks for the squares and for the tied matrix one after the other | Rank 0 makes 2 calls that communicate
+    return squares.sqrt() → dist.all_reduce(torch.zeros_like(squares)); return squares.sqrt()
 """

@@ -291,7 +291,7 @@ def alone(job: Job, gpus: int = 8) -> list[Alone]:
 
     Expert parallelism is for a model whose layers have an expert on each GPU, and send each token to two of them:
     an all-to-all there and one back in the forward pass of each layer, and two in the backward pass, each with
-    2 (gpus - 1) / gpus of the numbers of a GPU's tokens (lesson 13c).
+    2 (gpus - 1) / gpus of the numbers of a GPU's tokens (lesson 13d).
     """
     part = job.but(gpus=gpus, rows=max(gpus, job.rows * gpus // job.gpus))
     meshes = {"tensor": Plan(tensor=gpus, micro=part.rows), "data": Plan(data=gpus), "pipe": Plan(pipe=gpus, micro=8)}

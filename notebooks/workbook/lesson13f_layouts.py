@@ -1,4 +1,4 @@
-"""Exercises of lesson 13e: a pipeline's stage, and a file that only one rank has."""
+"""Exercises of lesson 13f: a pipeline's stage, and a file that only one rank has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.theory.primitives import OBJECTS
 from workbook.harnesses import kept
-from workbook.lesson13e import by_reading, filled, part_of
+from workbook.lesson13f import by_reading, filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size

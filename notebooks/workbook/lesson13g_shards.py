@@ -1,4 +1,4 @@
-"""Exercises of lesson 13f, at its end: whether a checkpoint is complete, and shards of matrices that are stacked."""
+"""Exercises of lesson 13g, at its end: whether a checkpoint is complete, and shards of matrices that are stacked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.lesson13e import by_reading, filled, part_of
+from workbook.lesson13f import by_reading, filled, part_of
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, rank, torch
@@ -157,7 +157,7 @@ def restack(read, rows, stacked, old, new, place, part_of):
     A tensor-parallel shard of queries, keys and values is not one box: it has some rows of each. A matrix of `rows`
     rows is `stacked` matrices, one after the other, each of `size = rows // stacked` rows. Shard r of `old` ranks has
     the rows `part_of(size, old, r)` of the first matrix, then those of the second, and so on. Return the shard of the
-    rank at this `place` among `new` ranks, made in the same way. `part_of` is that of lesson 13e: `(start, end)` of a
+    rank at this `place` among `new` ranks, made in the same way. `part_of` is that of lesson 13f: `(start, end)` of a
     part, the first ones perhaps longer by one.
 
     `read(r, start, end)` reads rows of old shard r, which **counts its own rows from 0**. Read no row that you do not

@@ -1,4 +1,4 @@
-"""Exercises of lesson 12 on layers in parts: an MLP, the whole output of a layer, and attention by heads."""
+"""Exercises of lesson 13 on layers in parts: an MLP, the whole output of a layer, and attention by heads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson12 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, sum_out, teams
+from workbook.lesson13 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, sum_out, teams
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size

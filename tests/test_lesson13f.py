@@ -1,4 +1,4 @@
-"""Laws of cutting: the parts of lesson 13e cover everything once, and 13f's pieces fill any box from any cut.
+"""Laws of cutting: the parts of lesson 13f cover everything once, and 13g's pieces fill any box from any cut.
 
 What is missing and what was found make up the whole; shards that go to other ranks and back are what they were.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from labkit.content import exercises
-from workbook.lesson13f import grid
+from workbook.lesson13g import grid
 
 CUTS = [(1, 1), (2, 1), (3, 1), (5, 1), (1, 2), (1, 4), (2, 2), (3, 2)]
 

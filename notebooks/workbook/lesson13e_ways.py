@@ -1,4 +1,4 @@
-"""Exercises of lesson 13d, further on: heads in exchange for positions, and the gradient's way round the ring."""
+"""Exercises of lesson 13e, further on: heads in exchange for positions, and the gradient's way round the ring."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.promises import Calls, OnlyTo
-from workbook.lesson12_layers import shares
-from workbook.lesson13d import attended, block, block_of, known, scores_of, thirds
+from workbook.lesson13_layers import shares
+from workbook.lesson13e import attended, block, block_of, known, scores_of, thirds
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size

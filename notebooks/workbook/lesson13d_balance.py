@@ -1,4 +1,4 @@
-"""Exercises of lesson 13c on gradients and load: which are averaged, a loss that balances, capacity, many experts."""
+"""Exercises of lesson 13d on gradients and load: which are averaged, a loss that balances, capacity, many experts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
 from workbook.harnesses import with_gradients
-from workbook.lesson12 import both_passes
-from workbook.lesson13c import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
+from workbook.lesson13 import both_passes
+from workbook.lesson13d import RESULTS, WIDE, Expert, exchange, go_back, grad_of, name_mistakes, one_process, together
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size

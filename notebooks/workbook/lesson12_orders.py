@@ -1,4 +1,4 @@
-"""Exercises of lesson 13 on schedules: the order of a stage's passes, sends that do not block, stages equally slow."""
+"""Exercises of lesson 12 on schedules: the order of a stage's passes, sends that do not block, stages equally slow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from labkit.floor.errors import LabError
 from labkit.grading.exercise import Case, Least
-from workbook.lesson13 import batches, on_stages, placed, stage_backward, stage_forward, trained
+from workbook.lesson12 import batches, on_stages, placed, stage_backward, stage_forward, trained
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The predictions of lesson 12: what is cut, where it has to be added up or put together, and what that costs."""
+"""The predictions of lesson 13: what is cut, where it has to be added up or put together, and what that costs."""
 
 from labkit.grading.prediction import series
 
