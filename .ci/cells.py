@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import nbformat
 # The tag of a cell that ends otherwise with NCCL than is committed, where Gloo ran: in an error, in none, in another.
 DIFFERS = "differs-with-nccl"
 ON_RANKS = ("%%px", "%%flow", "%%late")
+OPTIONAL = "## Optional: "  # how the heading of a section begins that learners may leave out
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 
@@ -50,6 +53,20 @@ def code_cells(nb: nbformat.NotebookNode) -> list[Code]:
         Code(number, index, cell.source, tuple(cell.metadata.get("tags", ())))
         for number, (index, cell) in enumerate(found, start=1)
     ]
+
+
+def on_the_way(cells: Sequence[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """The cells that every learner takes: those outside *Exercises* and of no section marked as optional.
+
+    A section begins with a text cell whose first line is its heading, "## …", and ends where the next one begins.
+    """
+    kept, taken = [], True
+    for cell in cells:
+        if cell.cell_type == "markdown" and re.search(r"^## ", cell.source, re.MULTILINE):
+            taken = not cell.source.startswith(OPTIONAL) and "## Exercises" not in cell.source.splitlines()
+        if taken:
+            kept.append(cell)
+    return kept
 
 
 def notebook_paths(arguments: list[str]) -> list[Path]:

@@ -13,15 +13,16 @@ import difflib
 import re
 import sys
 from collections.abc import Iterator
-from itertools import takewhile
 
 import nbformat
-from cells import Code, code_cells, named, notebook_paths
+from cells import OPTIONAL, Code, code_cells, named, notebook_paths, on_the_way
 from ruff_cells import calls, formatted, kernel_tree, lint
 
+# Of what every learner takes, on the way: all but a lesson's optional sections and its Exercises.
 MOST_CELLS = 40
-MOST_LINES = 15
-EXERCISE = "exercise"  # the tag of cells that do not count: a learner chooses among them
+MOST_WORDS = 1600  # in text
+MOST_CARD_WORDS = 1200  # on exercises' cards
+MOST_LINES = 15  # of a code cell
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -33,14 +34,32 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+def too_much(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]:
+    """What a lesson has more of on the way than fits into 45 minutes, and which names only optional sections make."""
+    way = on_the_way(nb.cells)
+    texts = [cell.source for cell in way if cell.cell_type == "markdown"]
+    shown = [o.get("data", {}).get("text/html", "") for cell in way for o in cell.get("outputs", ())]
+    cards = [re.sub(r"<svg.*?</svg>|<[^>]+>", " ", html, flags=re.DOTALL) for html in shown if "labkit-card" in html]
+    for many, most, what in (
+        (len(way), MOST_CELLS, "cells"),
+        (len(" ".join(texts).split()), MOST_WORDS, "words of text"),
+        (len(" ".join(cards).split()), MOST_CARD_WORDS, "words of exercises' cards"),
+    ):
+        if many > most:
+            yield None, f"has {many} {what} on the way; at most {most} fit: cut, or begin a section with {OPTIONAL!r}"
+    if any(cell.source.startswith(OPTIONAL) for cell in nb.cells):
+        without = nbformat.from_dict({**nb, "cells": way})
+        for on_ranks in (False, True):
+            for cell, rule, message in lint(without, on_ranks):
+                if rule == "F821":
+                    yield cell, f"{message}: only an optional section makes it (cells are counted without those)"
+
+
 def broken_rules(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]:
     """The workbook's rules that the notebook breaks, each with its cell, or None for the whole notebook."""
     cells = code_cells(nb)
     trees = {}
-    before = takewhile(lambda cell: "\n## Exercises\n" not in f"\n{cell.source}\n", nb.cells)
-    many = sum(EXERCISE not in cell.metadata.get("tags", []) for cell in before)
-    if many > MOST_CELLS:
-        yield None, f"has {many} cells, exercises not counted; a lesson has at most {MOST_CELLS}: split it or cut"
+    yield from too_much(nb)
     for cell in cells:
         lines = cell.source.strip("\n").count("\n") + 1
         if lines > MOST_LINES:

@@ -67,14 +67,42 @@ def test_an_unknown_name_may_be_the_lesson_where_the_cell_is_tagged_so():
     assert lint(nb) == []
 
 
-def test_a_lesson_has_at_most_forty_cells():
-    texts = [new_markdown_cell("why") for _ in range(38)]
-    assert lint(new_notebook(cells=[START, *texts, STOP])) == []
-    (fault,) = lint(new_notebook(cells=[START, *texts, new_markdown_cell("one more"), STOP]))
-    assert fault.startswith("[-] has 41 cells")
-    exercise = new_markdown_cell("## Exercises", metadata={"tags": ["exercise"]})
-    behind = [new_markdown_cell("what goes wrong") for _ in range(3)]
-    assert lint(new_notebook(cells=[START, *texts, exercise, *behind, STOP])) == [], "a learner chooses among exercises"
+def on_card(words: int) -> nbformat.NotebookNode:
+    shown = {
+        "text/html": f"<div class='labkit-card'><b>Exercise</b><svg>in a picture</svg>{' word' * (words - 1)}</div>"
+    }
+    return new_code_cell('lab.exercise("f")', outputs=[new_output("execute_result", shown)])
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "fault"),
+    [
+        ([new_markdown_cell("why") for _ in range(38)], new_markdown_cell("why"), "[-] has 41 cells"),
+        ([new_markdown_cell("why " * 1600)], new_markdown_cell("why"), "[-] has 1601 words of text"),
+        ([on_card(1200)], on_card(1), "[-] has 1201 words of exercises' cards"),
+    ],
+)
+def test_on_the_way_a_lesson_has_at_most_so_much_and_the_rest_is_optional_or_an_exercise(most, more, fault):
+    assert lint(new_notebook(cells=[START, *most, STOP])) == []
+    (found,) = lint(new_notebook(cells=[START, *most, more, STOP]))
+    assert found.startswith(fault)
+    for heading in "## Optional: more of it", "About exercises.\n\n## Exercises":
+        begin, end = new_markdown_cell(heading), new_markdown_cell("")
+        end.source = "## Stop"
+        few = [*most[:2], begin, more, *(new_markdown_cell("why") for _ in range(40)), end, STOP]
+        assert lint(new_notebook(cells=[START, *few])) == []
+
+
+def test_an_optional_section_makes_no_name_that_is_needed_after_it():
+    nb = lesson("one = 1", "%%px\ntwo = 2", "one", "%%px\ntwo")
+    assert lint(nb) == []
+    nb.cells.insert(1, new_markdown_cell("## Optional: names"))
+    nb.cells.insert(4, new_markdown_cell("## On"))
+    assert lint(nb) == [
+        f"[{cell}] line {line}: F821 Undefined name `{name}`: only an optional section makes it (cells are counted "
+        "without those)"
+        for cell, line, name in ((2, 1, "one"), (3, 2, "two"))
+    ]
 
 
 def test_a_lesson_that_starts_a_lab_ends_by_stopping_it():

@@ -35,6 +35,7 @@ METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
 }
+KEPT = ("jupyter", "tags", "jp-MarkdownHeadingCollapsed")  # of a cell's metadata
 OURS = "> **These notebooks are yours.**"
 README = f"""\
 {OURS} They are copies without outputs: change them as you like.
@@ -148,7 +149,7 @@ def without_outputs(text: str) -> str:
     """Return a notebook's file as its copy begins: no outputs or execution counts, metadata in their normal form."""
     notebook = json.loads(text)
     for cell in notebook["cells"]:
-        cell["metadata"] = {key: cell["metadata"][key] for key in ("jupyter", "tags") if cell["metadata"].get(key)}
+        cell["metadata"] = {key: cell["metadata"][key] for key in KEPT if cell["metadata"].get(key)}
         if cell["cell_type"] == "code":
             cell["outputs"], cell["execution_count"] = [], None
     notebook["metadata"] = METADATA
