@@ -50,7 +50,7 @@ lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in Jupyter
 	$(BIN)/python -m labkit my-notebooks
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=my-notebooks \
-	  --LabApp.default_url=/lab/tree/00-start-here.ipynb $(AS_ROOT) $(LAB_ARGS)
+	  --LabApp.default_url=/lab/tree/index.ipynb $(AS_ROOT) $(LAB_ARGS)
 
 back: $(VENV)/.lab ## put one notebook back to the workbook's version and keep yours beside it (NOTEBOOK=02)
 	$(BIN)/python -m labkit my-notebooks --back "$(NOTEBOOK)"

@@ -59,7 +59,8 @@ def broken_rules(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]
     """The workbook's rules that the notebook breaks, each with its cell, or None for the whole notebook."""
     cells = code_cells(nb)
     trees = {}
-    yield from too_much(nb)
+    if cells:  # else it is a page to look things up in
+        yield from too_much(nb)
     for cell in cells:
         lines = cell.source.strip("\n").count("\n") + 1
         if lines > MOST_LINES:

@@ -86,11 +86,6 @@ def lessons() -> list[ModuleType]:
     return [importlib.import_module(f"{PACKAGE}.{name}") for name in ordered]
 
 
-def plans_lesson() -> str:
-    """Return the lesson in which plans are made that progress is kept of."""
-    return str(importlib.import_module(PACKAGE).PLANS)
-
-
 def tool(name: str) -> Any:
     """Return what lessons' cells call under this name: the package's TOOLS say where it is."""
     return _found(importlib.import_module(PACKAGE).TOOLS[name])

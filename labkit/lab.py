@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
     from labkit.show.card import Note
     from labkit.show.flow import Flow
     from labkit.show.last import Last
-    from labkit.show.progress import ProgressTable
     from labkit.show.sealed import SealedFlow
     from labkit.show.verdict import Verdict
     from labkit.show.waits import Waits
@@ -232,12 +231,6 @@ class Lab(Drawing):
         from labkit.faces import task
 
         return task.use(console, names)
-
-    def progress(self, lesson: str | None = None) -> ProgressTable:
-        """List the exercises of the workbook, or of a lesson ("06"), how you stand, and which one comes next."""
-        from labkit.faces import task
-
-        return task.overview(lesson)
 
     def heal(self) -> None:
         """Bring every rank back: free those that wait, replace those that died, join all of them again.

@@ -119,12 +119,6 @@ def test_every_exercise_cell_in_a_lesson_is_one_of_ours(subtests: pytest.Subtest
             assert f"about {minutes} minutes" in heading.source, "correct the minutes below ## Exercises"
 
 
-def test_the_lessons_page_counts_them():
-    page = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
-    said = re.findall(r"(\d+) functions in all", page)
-    assert said == [str(len(exercises.every()))], "correct the number in notebooks/README.md"
-
-
 @pytest.mark.parametrize("means", ["reduce_scatter", "reduce_scatter_tensor", collectives.reduce_scatter])
 def test_a_check_takes_what_is_meant_as_a_name_or_as_a_function(means):
     exercise = wanted("mine", means=means)

@@ -76,7 +76,6 @@ def workbook(tmp_path: Path) -> Path:
     folder.mkdir()
     for lesson in LESSONS:
         write(folder / f"{lesson}.ipynb", "one", "two")
-    (folder / "README.md").write_text(f"# The lessons\n\n[02]({TWO})\n", encoding="utf-8")
     return folder
 
 
@@ -105,7 +104,7 @@ def test_a_copy_of_each_lesson_is_the_lesson_without_what_a_run_left(subtests: p
 def test_every_link_in_the_copies_leads_to_something_in_their_folder(tmp_path: Path):
     folder = tmp_path / "mine"
     my_notebooks.renew(folder)
-    text = {"README.md": (folder / "README.md").read_text(encoding="utf-8")}
+    text = {}
     for file in folder.glob("*.ipynb"):
         cells = nbformat.read(file, as_version=4).cells
         text[file.name] = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
@@ -115,18 +114,12 @@ def test_every_link_in_the_copies_leads_to_something_in_their_folder(tmp_path: P
     assert [(name, link) for name, link in inside if not (folder / link).exists()] == []
 
 
-def test_the_readme_says_whose_the_folder_is_and_is_written_anew(mine: Path, workbook: Path):
-    (workbook / "README.md").write_text("# Other lessons\n", encoding="utf-8")
-    my_notebooks.renew(mine, workbook)
-    first, *_, last = (mine / "README.md").read_text(encoding="utf-8").splitlines()
-    assert first.startswith("> **These notebooks are yours.**")
-    assert last == "# Other lessons"
-
-
-def test_a_readme_of_somebody_elses_is_left_alone(tmp_path: Path, workbook: Path):
-    (tmp_path / "README.md").write_text("# My project\n")
-    assert "is your own file and was kept" in str(my_notebooks.renew(tmp_path, workbook))
-    assert (tmp_path / "README.md").read_text() == "# My project\n"
+def test_the_list_of_lessons_that_earlier_versions_wrote_goes_and_a_page_of_ones_own_stays(mine: Path, workbook: Path):
+    page = mine / "README.md"
+    for text, stays in (f"{my_notebooks.OURS} They are copies.", False), ("# My project", True):
+        page.write_text(text, encoding="utf-8")
+        my_notebooks.renew(mine, workbook)
+        assert page.exists() == stays
 
 
 # -- renewing -------------------------------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ def test_a_lesson_that_got_another_name_leaves_only_what_the_learner_changed(min
     (workbook / "cheat-sheet.ipynb").rename(workbook / "summary.ipynb")
     told = my_notebooks.renew(mine, workbook)
     assert (told.made, told.removed, told.left) == (["02-talk.ipynb", "summary.ipynb"], ["cheat-sheet.ipynb"], [TWO])
-    assert names(mine) == ["00-start-here.ipynb", TWO, "02-talk.ipynb", "README.md", "summary.ipynb"]
+    assert names(mine) == ["00-start-here.ipynb", TWO, "02-talk.ipynb", "summary.ipynb"]
     assert my_notebooks.renew(mine, workbook).left == [], "it is said once"
     assert sources(mine / TWO)[0] == "mine"
 
@@ -259,9 +252,7 @@ def test_without_the_hidden_file_whatever_differs_is_kept(mine: Path, workbook: 
     assert [name for name, _ in told.beside] == [TWO, "cheat-sheet.ipynb"]
     assert (told.renewed, told.removed) == ([], [])
     my_notebooks.put_back(mine, "cheat-sheet", workbook)
-    assert names(mine) == sorted(
-        ["00-start-here.ipynb", TWO, NEW, "README.md", "cheat-sheet.ipynb", "cheat-sheet.mine-1.ipynb"]
-    )
+    assert names(mine) == sorted(["00-start-here.ipynb", TWO, NEW, "cheat-sheet.ipynb", "cheat-sheet.mine-1.ipynb"])
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"cells": 3}', '{"cells": [{"cell_type": "code"}]}', "\udcff"])
@@ -281,7 +272,7 @@ def test_two_at_once_leave_whole_files(tmp_path: Path, workbook: Path):
     for thread in threads:
         thread.join()
     assert sorted(len(one.made) for one in told) == [0, 0, 0, 3], "the first made them, the others found them"
-    assert names(folder) == ["00-start-here.ipynb", TWO, "README.md", "cheat-sheet.ipynb"]
+    assert names(folder) == ["00-start-here.ipynb", TWO, "cheat-sheet.ipynb"]
     assert {path.name for path in folder.glob(".*")} == {".lock", my_notebooks.MADE}
 
 

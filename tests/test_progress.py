@@ -15,6 +15,8 @@ from labkit.grading import defined_names
 from labkit.grading.exercise import Exercise
 from labkit.grading.prediction import Prediction
 from labkit.show.card import Card
+from workbook.tools.progress import ways
+from workbook.tools.progress.face import progress as overview
 
 NAMES = list(exercises.every())
 
@@ -28,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_nothing_is_written_before_there_is_something_to_keep(place: Path):
     assert progress.read() == {}
     assert repr(task.Task(None, NAMES[0])._card)
-    assert task.overview().solved == 0
+    assert overview(None).solved == 0
     assert not place.exists()
 
 
@@ -112,16 +114,45 @@ def test_two_notebooks_at_once_lose_nothing(place: Path):
     )
 
 
-def test_the_table_counts_what_is_solved_and_names_what_is_next(place: Path):
+def test_a_lesson_has_one_line_and_its_exercises_another_table(place: Path):
     progress.change(NAMES[0], state="solved")
-    table = task.overview()
-    assert (table.solved, table.next.name) == (1, NAMES[1])
-    assert table.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
-    assert "←&nbsp;next" in table._repr_html_()
-    lesson = next(e.lesson for e in reversed(table.exercises) if e.lesson.isdigit())
-    assert {e.lesson for e in task.overview(int(lesson)).exercises} == {lesson}
+    every, one = overview(None), overview(None, exercises.find(NAMES[0]).lesson)
+    assert [row.link for row in every.rows] == [stop.link for stop in ways.lessons()]
+    assert (every.solved, one.solved, every.next, one.next) == (1, 1, NAMES[1], NAMES[1])
+    assert every.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
+    assert len(repr(every).splitlines()) == 2 + len(every.rows)
+    assert "←&nbsp;next" in one._repr_html_()
+    assert {e.lesson for e in overview(None, 2).exercises} == {"02"}
     with pytest.raises(LabError, match="no exercises in lesson"):
-        task.overview("100")
+        overview(None, "100")
+
+
+def test_the_next_exercise_is_the_same_whoever_says_it(place: Path):
+    for name in NAMES[0], NAMES[7], NAMES[3]:
+        progress.change(name, state="solved")
+    assert overview(None).next == NAMES[4], "behind the one that was changed last"
+    assert f"Next: {NAMES[4]}, in lesson" in task._next(exercises.find(NAMES[3]), "right", {})
+    for name in NAMES:
+        progress.change(name, state="solved")
+    assert overview(None).next is None
+    assert "Next" not in overview(None).caption
+
+
+def test_a_way_shows_its_stops_the_learners_place_and_the_next_stop(place: Path):
+    assert "lab.progress(way=…) takes '90 minutes'" in overview(None).notes[0]
+    stops = ways.ways()["half a day"]
+    table = overview(None, way="Half a day")
+    assert [(row.says, row.link, row.here) for row in table.rows] == [(s.says, s.link, s is stops[0]) for s in stops]
+    third = next(e for e in exercises.every().values() if e.lesson == stops[2].lesson)
+    progress.change(third.name, state="tried")
+    assert [row.here for row in overview(None).rows].index(True) == 2
+    assert overview(None)._repr_html_().count("you&nbsp;are&nbsp;here") == 1
+    assert overview(None, third.lesson).onward == f"Your way, half a day: next is {stops[3].says}."
+    assert f'<a href="{stops[3].link}">' in overview(None, third.lesson)._repr_html_()
+    assert "its last stop" in overview(None, stops[-1].lesson).onward
+    with pytest.raises(LabError, match=r"no way 'a year'.*Choose '90 minutes', 'half a day'.*'all'"):
+        overview(None, way="a year")
+    assert overview(None, way="all").caption.startswith("0 of")
 
 
 def test_the_first_choice_of_a_prediction_is_kept_beside_the_exercises(place: Path):
@@ -145,21 +176,15 @@ def test_a_file_of_an_earlier_version_has_no_predictions_and_is_read_as_it_is(pl
     assert capsys.readouterr().out == ""
 
 
-def test_the_table_counts_the_predictions_by_lesson(place: Path, monkeypatch: pytest.MonkeyPatch):
+def test_predictions_are_counted_by_lesson(place: Path, monkeypatch: pytest.MonkeyPatch):
     asked = [Prediction("?", k, "", name=f"q{k}", lesson=lesson) for k, lesson in enumerate(["02", "02", "03", "04"])]
     monkeypatch.setattr(predictions, "every", lambda: {p.name: p for p in asked})
-    assert task.overview().predicted == []
     for name, right in [("q0", True), ("q1", False), ("q3", True)]:
         progress.predict(name, 0, right)
-    told = [
-        "Predictions: 2 right of 3 answered, 4 in all",
-        "02  1 right of 2 answered, 2 in all",
-        "04  1 right of 1 answered, 1 in all",
-    ]
-    assert repr(task.overview()).splitlines()[-3:] == told
-    assert "<br>".join(told) in task.overview()._repr_html_()
-    assert task.overview("02").predicted == ["Predictions: 1 right of 2 answered, 2 in all"]
-    assert task.overview("03").predicted == []
+    said = {row.link[:2]: row.counts[1] for row in overview(None).rows if row.predictions}
+    assert said == {"02": "2 of 2 answered, 1 right", "03": "0 of 1 answered", "04": "1 of 1 answered, 1 right"}
+    assert overview(None, "02").notes == ["Predictions: 1 right of 2 answered, 2 in all"]
+    assert overview(None, "03").notes == []
 
 
 def test_hints_come_one_by_one_and_the_last_one_names_the_solution(place: Path):
@@ -244,15 +269,14 @@ def test_a_card_of_a_function_that_ranks_bring_nothing_to_shows_a_call_and_no_pi
 def test_the_best_of_an_exercise_is_shown_and_one_that_is_no_best_is_left_out(place: Path):
     best = {"n": 4, "size": 4112, "sent": 6168.0, "rounds": 1, "memory": 4112}
     progress.change(NAMES[0], state="solved", best=best)
-    assert f"{NAMES[0]}" in repr(task.overview())
-    assert "6,168 bytes sent, 1 step, 4,112 bytes of memory" in repr(task.overview())
-    html = task.overview()._repr_html_()
-    assert "6,168 bytes sent" in html
-    assert html.count('<td class="best"') == len(NAMES)
-    assert "your best" not in task.overview("08")._repr_html_(), "no column where there is nothing to show"
+    table = overview(None, exercises.find(NAMES[0]).lesson)
+    assert "6,168 bytes sent, 1 step, 4,112 bytes of memory" in repr(table)
+    assert "6,168 bytes sent" in table._repr_html_()
+    assert table._repr_html_().count('<td class="best"') == len(table.exercises)
+    assert "your best" not in overview(None, "08")._repr_html_(), "no column where there is nothing to show"
     for odd in (7, {"sent": 1}, {**best, "rounds": "one"}):
         told = json.loads((place / "progress.json").read_text())
         told["exercises"][NAMES[0]]["best"] = odd
         (place / "progress.json").write_text(json.dumps(told))
         assert "best" not in progress.read()[NAMES[0]]
-        assert task.overview().solved == 1
+        assert overview(None).solved == 1

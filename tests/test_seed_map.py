@@ -1,4 +1,4 @@
-"""notebooks/README.md says where each item of the workbook's five source documents is taught: the places exist."""
+"""tests/seed_map.md says where each item of the workbook's five source documents is taught: the places exist."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import nbformat
 import pytest
 
 from tests.notebooks import FOLDER, NOTEBOOKS, cells, sources
+from workbook.tools.progress.ways import lessons, ways
 
-PAGE = (FOLDER / "README.md").read_text("utf-8")
+HERE = Path(__file__).parent
+PAGE = (HERE / "seed_map.md").read_text("utf-8")
 LINK = re.compile(r"\[[^\]]*\]\(([^()\s]*)\)")
 LATER = re.compile(r"in a later lesson \((\d\d)\)")
 LAST = 15  # the workbook's last lesson
@@ -69,13 +71,13 @@ def only_told(text: str, folder: Path) -> Iterator[str]:
             yield item
 
 
-def broken_links(text: str, folder: Path) -> Iterator[str]:
+def broken_links(text: str, folder: Path, page: str = "README.md") -> Iterator[str]:
     """Links to a file, or to a heading in it, that is not there."""
     for target in LINK.findall(text):
         if "://" in target:
             continue
         name, _, anchor = target.partition("#")
-        path = folder / (name or "README.md")
+        path = folder / (name or page)
         if not path.is_file():
             yield f"{target}: there is no {name}"
         elif anchor and anchor not in anchors(path):
@@ -102,15 +104,15 @@ def lost_items(text: str, folder: Path) -> Iterator[str]:
 
 
 def test_every_place_on_the_page_exists():
-    assert list(broken_links(PAGE, FOLDER)) == []
+    assert list(broken_links(PAGE, HERE)) == []
 
 
 def test_every_item_has_a_place():
-    assert list(lost_items(PAGE, FOLDER)) == []
+    assert list(lost_items(PAGE, HERE)) == []
 
 
 def test_every_item_has_a_place_that_runs_or_a_later_lesson():
-    assert list(only_told(PAGE, FOLDER)) == []
+    assert list(only_told(PAGE, HERE)) == []
 
 
 def test_no_item_is_missing():
@@ -119,9 +121,19 @@ def test_no_item_is_missing():
     assert [title for title, count in ITEMS.items() if mapped[title] < count] == []
 
 
-def test_every_notebook_is_on_the_page():
-    linked = LINK.findall(PAGE)
-    assert [path.name for path in NOTEBOOKS.values() if path.name not in linked] == []
+def test_the_first_page_lists_every_lesson_in_order_and_its_ways_lead_to_lessons():
+    listed = [stop.link for stop in lessons()]
+    others = {"index.ipynb", "glossary.ipynb"}
+    named = {path.name for path in NOTEBOOKS.values()} - others
+    assert set(listed) == named
+    assert [name for name, stops in ways().items() if {s.file for s in stops} - {s.file for s in lessons()}] == []
+    assert list(ways())[:4] == ["90 minutes", "half a day", "two days", "a week"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS)
+def test_every_link_of_a_notebook_leads_somewhere(notebook: str):
+    path = NOTEBOOKS[notebook]
+    assert list(broken_links("\n".join(sources(path, "markdown")), FOLDER, path.name)) == []
 
 
 @pytest.fixture

@@ -36,14 +36,7 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 KEPT = ("jupyter", "tags", "jp-MarkdownHeadingCollapsed")  # of a cell's metadata
-OURS = "> **These notebooks are yours.**"
-README = f"""\
-{OURS} They are copies without outputs: change them as you like.
-> When the workbook changes, the copies that you have not changed are updated. If you have changed one, it is kept, and
-> the new version is put beside it as `….new.ipynb`. To start a lesson over, run `from labkit import put_back` and
-> `put_back()` in a cell: your version is kept as `….mine-1.ipynb`. Only this page is overwritten every time.
-
-"""
+OURS = "> **These notebooks are yours.**"  # how a page began that earlier versions put into the folder
 
 
 @dataclass
@@ -75,8 +68,18 @@ class Renewal:
         lines += [
             f"{mine} has your changes and was kept. The workbook's new version: {new}" for mine, new in self.beside
         ]
-        lines += [f"{mine} has your changes and was kept. The workbook no longer has it." for mine in self.left]
+        lines += [f"{mine} has your changes and was kept. {_where_now(mine, self.made)}" for mine in self.left]
         return "\n".join([*lines, *self.notes] or [f"Everything in {self.folder}/ is up to date."])
+
+
+def _where_now(gone: str, made: Sequence[str]) -> str:
+    """Say what has become of a lesson that has no copy under its old name: its number may have changed.
+
+    >>> _where_now("13-pipelines.ipynb", ["12-pipelines.ipynb"])
+    'In the workbook it is 12-pipelines.ipynb now.'
+    """
+    now = [name for name in made if name.partition("-")[2] == gone.partition("-")[2]]
+    return f"In the workbook it is {now[0]} now." if now else "The workbook no longer has it."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -89,7 +92,7 @@ def renew(folder: Path, workbook: Path = WORKBOOK) -> Renewal:
     told = Renewal(folder)
     with _writing(folder):
         _take_work_over(workbook / WORK, folder / WORK, told)
-        _copy_readme(workbook / "README.md", folder / "README.md", told)
+        _drop_readme(folder / "README.md")
         made = _made(folder)
         for name, text in wanted.items():
             _renew(folder, name, text, made, told)
@@ -327,8 +330,7 @@ def _take_work_over(old: Path, new: Path, told: Renewal) -> None:
     told.notes.append(f"Your progress and attempts were copied from {old}/, which stays as it is.")
 
 
-def _copy_readme(source: Path, copy: Path, told: Renewal) -> None:
-    if copy.exists() and not copy.read_text(encoding="utf-8", errors="replace").startswith(OURS):
-        told.notes.append(f"{copy} is your own file and was kept. The workbook's list of lessons is in {source}")
-    elif source.is_file():
-        files.write(copy, README + source.read_text(encoding="utf-8"))
+def _drop_readme(copy: Path) -> None:
+    """Remove the list of lessons that earlier versions wrote here; `index.ipynb` has it now."""
+    if copy.is_file() and copy.read_text(encoding="utf-8", errors="replace").startswith(OURS):
+        copy.unlink()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from labkit.floor import files
 
 FOLDER = "LABKIT_PROGRESS"  # an environment variable
 HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may go elsewhere later
+OTHERS = ("predictions", "plans", "ways")  # what is kept beside the exercises
+ALWAYS = ("exercises", "predictions")  # in the file even where there is none
 ABOUT = (
     "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
     "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
-    "and whether it was right; for each job that you planned the least that a plan of yours took. Beside this "
-    "file lies every attempt that was checked (name-1.py, name-2.py, …). Nothing of this leaves "
-    "your machine. Delete the folder to begin afresh."
+    "and whether it was right; for each job that you planned the least that a plan of yours took; the way "
+    "through the workbook that you have chosen. Beside this file lies every attempt that was checked (name-1.py, "
+    "name-2.py, …). Nothing of this leaves your machine. Delete the folder to begin afresh."
 )
 
 
@@ -68,6 +71,26 @@ def plan(job: str, ratio: float) -> None:
             _keep("plans", job, {"least": ratio})
 
 
+def way() -> str:
+    """Return the name of the way through the workbook that the learner has chosen; empty where there is none."""
+    return str(_content()["ways"].get("chosen", {}).get("name", ""))
+
+
+def choose_way(name: str) -> None:
+    """Write down the way that the learner takes."""
+    with files.alone(folder()):
+        _keep("ways", "chosen", {"name": name})
+
+
+def next_open(names: Sequence[str]) -> str | None:
+    """Return which of these exercises comes next: the first unsolved one behind the last that changed, going round."""
+    known = read()
+    begun = [name for name in known if name in names]  # in the order of their last changes
+    after = names.index(begun[-1]) + 1 if begun else 0
+    unsolved = (n for n in [*names[after:], *names[:after]] if known.get(n, {}).get("state") != "solved")
+    return next(unsolved, None)
+
+
 def predict(name: str, choice: str | float, right: bool) -> None:
     """Write down the choice of a prediction, unless it was answered before: the first one counts."""
     with files.alone(folder()):
@@ -76,14 +99,13 @@ def predict(name: str, choice: str | float, right: bool) -> None:
 
 
 def _content() -> dict[str, dict[str, dict[str, Any]]]:
-    """Return what is in the file, where it can be read: the exercises' facts, the predictions' and the plans'."""
+    """Return what is in the file, where it can be read: facts of exercises, and those of each of OTHERS."""
     file = folder() / "progress.json"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         exercises = {str(name): _sound(facts) for name, facts in content["exercises"].items()}
-        predictions = {str(name): dict(facts) for name, facts in content.get("predictions", {}).items()}
-        plans = {str(name): dict(facts) for name, facts in content.get("plans", {}).items()}
-        return {"exercises": exercises, "predictions": predictions, "plans": plans}
+        others = {kind: {str(n): dict(facts) for n, facts in content.get(kind, {}).items()} for kind in OTHERS}
+        return {"exercises": exercises, **others}
     except FileNotFoundError:
         pass
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -91,7 +113,7 @@ def _content() -> dict[str, dict[str, dict[str, Any]]]:
         with contextlib.suppress(OSError):
             file.rename(aside)
         print(f"{file} could not be read. It was kept as {aside.name}; your attempts are beside it, none is lost.")
-    return {"exercises": {}, "predictions": {}, "plans": {}}
+    return {"exercises": {}, **{kind: {} for kind in OTHERS}}
 
 
 def _sound(facts: dict[str, Any]) -> dict[str, Any]:
@@ -113,10 +135,11 @@ def change(name: str, **facts: Any) -> dict[str, Any]:
 
 
 def _keep(part: str, name: str, facts: dict[str, Any]) -> None:
-    """Write down the facts of one exercise, prediction or plan, beside those of the others."""
+    """Write down the facts of one exercise, prediction or plan, behind those of the others."""
     known = {**_content(), "exercises": read()}
+    known[part].pop(name, None)
     known[part][name] = facts
-    content = {"about": ABOUT, "version": 1, **{kind: all_ for kind, all_ in known.items() if all_ or kind != "plans"}}
+    content = {"about": ABOUT, "version": 1, **{kind: all_ for kind, all_ in known.items() if all_ or kind in ALWAYS}}
     _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from labkit import content
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
-from labkit.content import exercises, predictions
+from labkit.content import exercises
 from labkit.faces import progress
 from labkit.floor import words
 from labkit.floor.errors import LabError
@@ -21,7 +20,6 @@ from labkit.grading import defined_names, inputs
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding
 from labkit.show.card import Card, Note
-from labkit.show.progress import ProgressTable
 from labkit.show.verdict import Verdict
 from labkit.theory import definitions
 from labkit.theory.primitives import meaning, meant
@@ -247,36 +245,14 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
     return Exercise(name=name, means=meaning(means), **options)
 
 
-def overview(lesson: str | int | None = None) -> ProgressTable:
-    """Show all exercises, or those of a lesson, and how each stands."""
-    number = f"{lesson:02}" if isinstance(lesson, int) else lesson
-    chosen = [e for e in exercises.every().values() if number in (None, e.lesson)]
-    if not chosen:
-        known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
-        raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
-    answers = progress.predicted()
-    predicted: dict[str, list[bool | None]] = {}
-    for p in predictions.every().values():
-        if number in (None, p.lesson):
-            predicted.setdefault(p.lesson, []).append(answers[p.name].get("right") if p.name in answers else None)
-    done = progress.read()
-    states = {name: facts.get("state", "") for name, facts in done.items()}
-    best = {name: facts["best"] for name, facts in done.items() if "best" in facts}
-    plans = progress.planned() if number in (None, content.plans_lesson()) else {}
-    return ProgressTable(chosen, states, predicted, best, plans)
-
-
 def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
     """Say what to do now, in a sentence."""
     name = exercise.name
     if state == "right":
-        solved = {n for n, facts in progress.read().items() if facts["state"] == "solved"}
-        names = list(exercises.every())
-        at = names.index(name)
-        open_ = [n for n in names[at + 1 :] + names[:at] if n not in solved]
-        if not open_:
+        following = progress.next_open(list(exercises.every()))
+        if following is None:
             return "That was the last one: you have solved every exercise of the workbook."
-        return f"Next: {open_[0]}, in lesson {exercises.find(open_[0]).lesson}."
+        return f"Next: {following}, in lesson {exercises.find(following).lesson}."
     play = ""
     if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\b", exercise.code):
         play = f" {how('steps', name)} plays your messages beside the workbook's." if not exercise.specimen else ""

@@ -15,11 +15,12 @@ TOOLS: dict[str, str] = {
 }
 METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it is
     "histogram": "histogram.show:histogram",
+    "help": "help:show",
     "late": "late.face:late",
     "moves": "windows:moves",
+    "progress": "progress.face:progress",
     "race": "race.measure:race",
     "script": "script.face:script",
     "sheet": "sheet.face:sheet",
     "sweep": "sweep.measure:sweep",
 }
-PLANS = "15c"  # the lesson of the Planner, whose best plans `lab.progress()` shows

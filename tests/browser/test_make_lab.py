@@ -16,16 +16,17 @@ from tests.browser.test_questions import ASKED, IMPORTS
 pytestmark = pytest.mark.browser
 
 
-def test_it_opens_the_first_lesson_and_asks_nothing(chromium: BrowserContext, lab_server: Server):
+def test_it_opens_the_page_of_ways_rendered_and_asks_nothing(chromium: BrowserContext, lab_server: Server):
     page = chromium.new_page()
     page.goto(f"{lab_server.url}?token={lab_server.token}")
-    expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="00-start-here.ipynb")).to_be_visible()
+    expect(page.locator(".lm-TabBar-tab.jp-mod-current", has_text="index.ipynb")).to_be_visible()
+    expect(page.get_by_role("heading", name="Ways through the workbook")).to_be_visible()
     expect(page.locator("#jp-main-statusbar")).to_contain_text(") | Idle")
     # JupyterLab counts whatever it has to say here; the question about news would be the first.
     expect(page.locator(".jp-Notification-Status")).to_be_visible()
     expect(page.locator(".jp-Notification-Status")).to_have_text("0")
     expect(page.locator(".jp-Dialog, .Toastify__toast")).to_have_count(0)
-    expect(page.locator(".jp-Notebook .jp-Cell").nth(6)).to_be_attached()
+    expect(page.locator(".jp-Notebook .jp-Cell").nth(3)).to_be_attached()
     expect(page.locator(".jp-OutputArea-output")).to_have_count(0)  # the lessons are copies without outputs
     page.close()
 
