@@ -79,7 +79,7 @@ def test_what_is_missing_is_marked_on_the_workbooks_side():
 def test_a_message_that_nobody_takes_is_drawn_and_told():
     hangs = beside([0, 1], received=False)
     assert "no recv" in hangs.films[0].svg(1).decode()
-    assert "nobody receives what goes from rank 1 to rank 2" in repr(hangs)
+    assert "no rank receives what goes from rank 1 to rank 2" in repr(hangs)
 
 
 def test_one_slider_moves_both_and_a_side_that_ends_early_stays_at_its_end():

@@ -46,6 +46,17 @@ def test_every_tile_has_a_field_with_a_name_row_by_row():
     assert [f.description for f in fields(sealed(SUMS))] == ["rank 0", "rank 1"]
 
 
+def test_what_is_the_same_on_every_rank_is_typed_once():
+    flow = sealed()
+    first, second, third, fourth = fields(flow)
+    first.value, fourth.value = "7", "2"
+    flow._same.click()
+    assert [f.value for f in (first, second, third, fourth)] == ["7", "2", "7", "2"]
+    assert "Same on every rank" in live(flow)
+    uneven = sealed(seen([[1.0], [2.0]], [[1.0], [2.0, 3.0]], [[Origin(0)], [Origin(1)] * 2]))
+    assert uneven._same.layout.display == "none", "columns that are not whole"
+
+
 def test_the_entries_of_a_list_stand_apart():
     run = seen([[1.0], [2.0]], [[1.0, 2.0], [1.0, 2.0]], [[Origin(0), Origin(1)]] * 2)
     for told in run.after:

@@ -18,7 +18,7 @@ def test_ranks_that_all_send_first_wait_in_a_cycle(n):
     assert waits.arrows == [(r, (r + 1) % n) for r in range(n)]
     assert waits.cycles == [list(range(n))]
     circle = " → ".join(map(str, [*range(n), 0]))
-    assert waits.says[-1] == f"{circle} is a cycle: nobody can go on."
+    assert waits.says[-1] == f"{circle} is a cycle: no rank can go on."
 
 
 def test_a_chain_that_ends_is_no_cycle():
@@ -103,7 +103,7 @@ def test_a_cell_in_which_nobody_waited_says_so_and_has_a_picture():
 def test_the_picture_marks_the_cycle_and_carries_its_words():
     waits = pictures.ring(4)
     text = waits.svg.decode()
-    assert "0 → 1 → 2 → 3 → 0 is a cycle: nobody can go on." in text
+    assert "0 → 1 → 2 → 3 → 0 is a cycle: no rank can go on." in text
     assert text.count("in send, line 7") == 4
     assert 'alt="Wait-for graph of 4 ranks.' in waits._repr_html_()
     assert waits.svg == pictures.ring(4).svg

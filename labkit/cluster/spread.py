@@ -123,7 +123,7 @@ class Spread:
     def _address_of(self, number: int) -> str:
         if not (address := _resolved(self.resolved_name(number))):
             raise LabError(
-                f"Nobody here knows a host {self.hosts[number]!r}: its name has no address. "
+                f"The host {self.hosts[number]!r} is not known here: its name has no address. "
                 "Look how it is spelt, or add it to ~/.ssh/config, and start again."
             )
         return address

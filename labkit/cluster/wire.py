@@ -31,7 +31,7 @@ def count(console: Console, code: str) -> Counted:
         matrix[src][dst] += received - (old[key][3] if key in old else 0)
     notes = []
     if late:
-        notes.append("not all that was sent has arrived: somebody sends what nobody receives")
+        notes.append("not all that was sent has arrived: a rank sends what no rank receives")
     elif busy:
         notes.append("a rank was still at work, and what it has sent since is not counted")
     if old.keys() - new.keys():

@@ -89,7 +89,7 @@ class Drawing:
         """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.
 
         >>> lab.bars("ddp", "zero1")                         # %%px: ddp = footprint(model, optimizer)
-        >>> lab.bars("ddp", formula={"ddp": 16 * 12_444})    # bytes a rank, drawn as a dashed mark
+        >>> lab.bars("ddp", formula={"ddp": 16 * 12_444})    # bytes per rank, drawn as a dashed mark
 
         A formula's value is one number for all ranks, or a list with one for each. Raises `LabError` where a rank
         lacks the dict, or where it holds anything but numbers, 0 or more.

@@ -281,7 +281,7 @@ def _leftover(attempt: Attempt, finding: Finding) -> None:
         if message.send is not None and message.recv is None:
             op = message.send
             finding.says = [
-                f"Rank {op.rank} sends to rank {op.peer}{op.at}, and nobody receives it ({setting(finding.case)})."  # type: ignore[arg-type]
+                f"Rank {op.rank} sends to rank {op.peer}{op.at}, and no rank receives it ({setting(finding.case)})."  # type: ignore[arg-type]
             ]
             return
 

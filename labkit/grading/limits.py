@@ -92,7 +92,7 @@ def _bytes(case: Case, record: Record, budget: Callable[[int, float], float]) ->
     carried, wire = max(run_cost.sent(record)), run_cost.wired(record)
     if not size or max(carried, wire or 0.0) <= enough:
         return ""
-    figure, why = carried, " Counted by its calls: nobody counts the bytes on the wire here." * (wire is None)
+    figure, why = carried, " Counted by its calls: the bytes on the wire cannot be counted here." * (wire is None)
     if carried <= enough:
         figure = wire or 0.0
         why = f" That is counted on the wire; by the textbook its calls take {_share(carried / size)}."

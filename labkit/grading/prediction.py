@@ -204,11 +204,11 @@ def ask(text: str) -> Prediction:
     ... How many MiB does each of four ranks send?
     ... = 3 MiB +- 5 %
     ... ( ) 4
-    ...     > It keeps its own: nobody sends that.
+    ...     > It keeps its own part: no rank sends that.
     ... Why: It sends what the three others lack.
     ... \"\"\")
     >>> asked.answer, asked.unit, asked.traps[0].reply
-    (3.0, 'MiB', 'It keeps its own: nobody sends that.')
+    (3.0, 'MiB', 'It keeps its own part: no rank sends that.')
 
     First comes the question. A line `(x) …` is the right option and `( ) …` a wrong one, with its reply below it after
     `>`. A line `= …` is the right number, with its unit and how far an answer may be off (20 % by default); then

@@ -105,7 +105,7 @@ def circles(story: Story) -> list[str]:
     for cycle in story.cycles:
         inside = set(cycle)
         behind = [r for r in story.waiting if r not in inside and inside & story.reached([r])]
-        rest = "nobody can go on" if len(inside) == story.record.n else "none of these ranks can go on"
+        rest = "no rank can go on" if len(inside) == story.record.n else "none of these ranks can go on"
         if behind:
             rest += f", nor can {ranks(behind)}, which wait{'s' * (len(behind) == 1)} for them"
         lines.append(f"{_circle(cycle)} is a cycle: {rest}.")

@@ -198,7 +198,7 @@ def _legend(record: Record, found: Sequence[Row]) -> list[tuple[float, int, str,
         "hidden": "communication hidden behind computing" if "hidden" in looks else "",
         "exposed": "not hidden" if "exposed" in looks else "",
         "stands": "the rank stands in a call or waits" if bars else "",
-        "open": "nobody knows when its data was there" if any(not bar.pieces for bar in bars) else "",
+        "open": "it is not known when its data was there" if any(not bar.pieces for bar in bars) else "",
         **{kind: said if kind in looks else "" for kind, said in WORDS.items()},
         "number": f"the same {name} on every rank" if name else "the same collective on every rank",
     }

@@ -195,7 +195,7 @@ def readings(expression: str) -> tuple[str, Any]:
         if isinstance(value, Timing):
             rank, ranks = dist.get_rank(), len(value.samples[0])
             if ranks != dist.get_world_size():
-                raise TypeError(f"it was timed by a group of {ranks} ranks, and nobody says which")
+                raise TypeError(f"it was timed by a group of {ranks} ranks, and it is not known which group")
             return "", [repeat[rank] for repeat in value.samples]
         value = plain(value)
         return "", [float(v) for v in getattr(value, "flat", value)]

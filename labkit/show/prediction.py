@@ -102,8 +102,9 @@ class Answer:
 
     def _repr_html_(self) -> str:
         told = "".join(f"{_bold(line)}{markdown.html(text)}" for line, text in self._told)
+        head = _bold(self.said) if self.choice is not None else _quiet(self.said)
         folded = told if self.choice is not None else f"<details><summary>The answer</summary>{told}</details>"
-        return f"<div class='labkit-answer'>{_bold(self.said)}{folded}</div>"
+        return f"<div class='labkit-answer'>{head}{folded}</div>"
 
 
 class Questions:
@@ -169,8 +170,10 @@ class Answers:
             for n, question, told in self._shown
         )
         listed = f"<ol>{items}</ol>"
-        folded = f"<details><summary>The answers</summary>{listed}</details>" if self.said == nothing() else listed
-        return f"<div class='labkit-answer'><p><b>{self.said}</b></p>{folded}</div>"
+        if self.said == nothing():
+            folded = f"<details><summary>The answers</summary>{listed}</details>"
+            return f"<div class='labkit-answer'>{_quiet(self.said)}{folded}</div>"
+        return f"<div class='labkit-answer'>{_bold(self.said)}{listed}</div>"
 
 
 def _told(part: Prediction, choice: str | None) -> str:
@@ -187,6 +190,10 @@ def _told(part: Prediction, choice: str | None) -> str:
 
 def _bold(line: str) -> str:
     return f"<p><b>{code(line)}</b></p>" if line else ""
+
+
+def _quiet(line: str) -> str:
+    return f"<p style='font-size: 90%; opacity: 0.7'>{code(line)}</p>"
 
 
 def asked(verb: str, question: str) -> str:

@@ -58,6 +58,12 @@ class SealedFlow(Box):
             for start in list(accumulate(map(len, groups)))[:-1]:
                 fields[start].layout.margin = "2px 0 2px 12px"  # where another entry of a list begins
         self._button = ipywidgets.Button(description="Compare with the ranks", layout={"width": "max-content"})
+        self._same = ipywidgets.Button(
+            description="Same on every rank",
+            tooltip="Copies what you typed in a column to the ranks whose tile there is still empty",
+            layout={"width": "max-content", "display": None if self._columns else "none"},
+        )
+        self._same.on_click(lambda _: self._fill_columns())
         self._said = ipywidgets.HTML()
         self._button.on_click(lambda _: self.attempt(self._compare, self._said))
         wide = f"{100 + max(sum(16 + max(30, 9 * len(tile.text)) for tile in flat(row)) for row in before)}px"
@@ -70,7 +76,20 @@ class SealedFlow(Box):
         ]
         x, y = map(escape, blank.titles)
         asked = f"<b>{x}</b> → <b>{y}</b>: what does each rank hold? {HOW}{ENTER_GOES_ON}"
-        super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._said])])
+        super().__init__([ipywidgets.HTML(asked), *rows, ipywidgets.HBox([self._button, self._same, self._said])])
+
+    @property
+    def _columns(self) -> list[tuple[ipywidgets.Text, ...]]:
+        """The fields place by place, where several ranks have as many; else none."""
+        alike = len({len(fields) for fields in self._fields}) == 1 < len(self._fields)
+        return list(zip(*self._fields, strict=True)) if alike else []
+
+    def _fill_columns(self) -> None:
+        """Copy the first value typed in each column to the fields that are empty in it."""
+        for column in self._columns:
+            typed = next((field.value for field in column if field.value.strip()), "")
+            for field in column:
+                field.value = field.value or typed
 
     def fill(self, rows: Sequence[Any]) -> Compared:
         """Compare `rows`, one a rank, with the ranks, as the button does: a number, None, "?" or ... for each tile."""

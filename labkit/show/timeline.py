@@ -97,10 +97,10 @@ class Timeline(Picture):
         lines = []
         for m in self.record.messages:
             if m.send and not m.recv:
-                lines.append(f"nobody received what rank {m.send.rank} sent to rank {m.send.peer} ({m.send.place})")
+                lines.append(f"no rank received what rank {m.send.rank} sent to rank {m.send.peer} ({m.send.place})")
             if m.recv and not m.send:
-                who = "nobody" if m.recv.peer is None else f"rank {m.recv.peer}"
-                lines.append(f"{who} sent nothing that rank {m.recv.rank} could receive ({m.recv.place})")
+                sent = "no rank sent anything" if m.recv.peer is None else f"rank {m.recv.peer} sent nothing"
+                lines.append(f"{sent} that rank {m.recv.rank} could receive ({m.recv.place})")
         for meeting in self.record.meetings:
             absent = set(meeting.ranks) - {o.rank for o in meeting.ops}
             if absent:
@@ -141,7 +141,7 @@ def told(rank: int, found: Overlap, spans: bool) -> str:
     elif not found.open:
         said += " and communicated nothing"
     if found.open:
-        said += f" (not counted: {count(found.open, 'operation')} of which nobody noted when the data was there)"
+        said += f" (not counted: {count(found.open, 'operation')} for which it was not noted when the data was there)"
     if found.late:
         said += f" (at most: {count(found.late, 'operation')} counted until the .wait(); data may come earlier)"
     return said

@@ -73,7 +73,7 @@ def differences(mine: Replay, right: Replay) -> list[Difference]:
     found: list[Difference] = []
     for a, b in _pairs(ours, theirs, lambda a, b: (a.step, a.way, a.values) == (b.step, b.way, b.values)):
         if a.message.recv is None and b.message.recv is not None:
-            says = f"step {a.step + 1}: nobody receives what goes from {a.words}"
+            says = f"step {a.step + 1}: no rank receives what goes from {a.words}"
             found.append(Difference(a.step, a.message, b.message, "no recv", says))
 
     for a, b in _pairs(ours, theirs, lambda a, b: a.way == b.way and a.same(b)):

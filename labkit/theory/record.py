@@ -186,7 +186,7 @@ def _notes(record: Record, hosts: int, missing: list[int]) -> Iterator[str]:
     if cut := max((log.cut for log in record.logs), default=0):
         yield f"only the last spans are kept: up to {cut} earlier ones a rank are not shown"
     if unnamed := max((log.unnamed for log in record.logs), default=0):
-        yield f"a process group counted {count(unnamed, 'more call')} a rank, and nobody noted which"
+        yield f"a process group counted {count(unnamed, 'more call')} per rank, of which nothing else is known"
     if record.shared:
         yield f"{record.shared}: the times say nothing about GPUs that are not shared"
 

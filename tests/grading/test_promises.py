@@ -194,7 +194,7 @@ def test_objects_count_within_a_byte_budget():
     ((state, says),) = limits(ranks, budget=Budget(sent=lambda n, S: 0.75 * S))
     assert state == "costly"
     assert "sends 1.0 S, and 0.75 S is possible (with 2 ranks; S: the 4000 bytes of a rank's input)" in says
-    assert says.endswith("Counted by its calls: nobody counts the bytes on the wire here.")
+    assert says.endswith("Counted by its calls: the bytes on the wire cannot be counted here.")
 
 
 def test_the_wire_counts_where_it_is_counted():

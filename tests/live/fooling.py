@@ -289,9 +289,9 @@ ENDS = (
         says="destroyed the process group",
     ),
     Trick(
-        "it sends what nobody receives",
+        "it sends what no rank receives",
         _after("dist.isend(torch.ones(1), (rank + 1) % world_size)\n    return out"),
-        says="nobody receives it",
+        says="no rank receives it",
     ),
     Trick(
         "it waits for no end of a call",

@@ -129,7 +129,7 @@ def test_a_deadlock_names_who_waits_for_whom_at_which_line(lab):
         "Rank 0 waits for rank 1 to receive (send, line 4): dist.send(y, (rank + 1) % world_size).",
         "Rank 1 waits for rank 0 to receive (send, line 4): dist.send(y, (rank + 1) % world_size).",
     ]
-    assert "0 → 1 → 0 is a cycle: nobody can go on." in verdict._repr_html_()
+    assert "0 → 1 → 0 is a cycle: no rank can go on." in verdict._repr_html_()
 
 
 def test_a_rank_that_went_without_the_others_is_told(lab):
@@ -289,7 +289,7 @@ def test_a_message_that_nobody_receives_is_a_mistake_even_where_the_result_is_ri
     body = "    if rank == 0:\n        globals()['w'] = dist.isend(y, 1)\n    dist.all_reduce(y)\n    return y"
     verdict = checked(lab, SOME + body)
     assert verdict.state == "wrong"
-    assert verdict.says == ["Rank 0 sends to rank 1 (line 5), and nobody receives it (with 2 ranks)."]
+    assert verdict.says == ["Rank 0 sends to rank 1 (line 5), and no rank receives it (with 2 ranks)."]
 
 
 def test_a_peer_that_does_not_exist_is_refused_in_a_check_and_only_there(lab):

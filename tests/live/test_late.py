@@ -78,7 +78,7 @@ def test_a_late_value_shows_itself_in_text_words_and_a_picture():
         "dist.broadcast(x, 0)  goes on  late     waits",
         "dist.send(x, 1)       –        late     –",
     ]
-    assert "dist.broadcast(x, 0): rank 2 waits, rank 0 goes on. dist.send(x, 1): nobody else" in late.alt
+    assert "dist.broadcast(x, 0): rank 2 waits, rank 0 goes on. dist.send(x, 1): no other rank takes part" in late.alt
     assert late._repr_html_() == Late(1, 3, rows)._repr_html_()
     with pytest.raises(LookupError):
         late.waiting("gather")

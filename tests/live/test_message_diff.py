@@ -67,7 +67,7 @@ def test_other_numbers_are_marked_in_the_learners_picture(lab):
 def test_a_hang_plays_what_was_sent_until_then_and_the_ranks_are_well(lab):
     beside = played(lab, planted("sends first, then receives"))
     assert "It hangs with 4 ranks." in repr(beside)
-    assert "nobody receives what goes from rank 0 to rank 1" in repr(beside)
+    assert "no rank receives what goes from rank 0 to rank 1" in repr(beside)
     assert b"no recv" in beside.films[0].svg(0)
     assert lab.run("y = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y))") == ["4\n"] * 4
 

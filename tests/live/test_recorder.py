@@ -248,7 +248,7 @@ def test_what_is_sent_as_an_object_has_its_bytes(lab):
 def test_calls_that_a_group_counts_and_nobody_notes_are_counted(lab):
     record = recorded(lab, BELOW + "world.monitored_barrier()")
     assert record.ops == ((),) * 4
-    assert "and nobody noted which" in record.notes[0]
+    assert "of which nothing else is known" in record.notes[0]
 
 
 def test_what_labkit_itself_calls_in_a_cell_is_nobodys(lab):

@@ -95,7 +95,7 @@ def test_a_sweep_leaves_the_learners_variables_and_record_alone(lab):
         ({"dtype": "float8"}, "Choose one of float32"),
         ({"ranks": [0, 3]}, "ranks 0 to 2"),
         ({"ranks": [1, 1]}, "each once"),
-        ({"ranks": [1]}, "nobody to talk to"),
+        ({"ranks": [1]}, "no other to talk to"),
         ({"repeat": 0}, "Give 1 or more"),
     ],
 )

@@ -20,7 +20,7 @@ def test_a_chain_of_sends_is_a_cycle_that_is_named(lab):
         "Rank 0 waits for rank 1 in send (line 2).",
         "Rank 1 waits for rank 2 in send (line 2).",
         "Rank 2 waits for rank 0 in send (line 2).",
-        "0 → 1 → 2 → 0 is a cycle: nobody can go on.",
+        "0 → 1 → 2 → 0 is a cycle: no rank can go on.",
     ]
     assert waits.arrows == [(0, 1), (1, 2), (2, 0)]
 

@@ -146,7 +146,7 @@ def test_any_connection_between_ranks_is_counted_and_what_nobody_receives_is_sai
         "    dist.barrier()"
     )
     assert wire.matrix[1][0] > 2**16
-    assert wire.notes[-1] == "not all that was sent has arrived: somebody sends what nobody receives"
+    assert wire.notes[-1] == "not all that was sent has arrived: a rank sends what no rank receives"
     lab.run("if rank < 2: (held if rank == 0 else end).close()")
 
 

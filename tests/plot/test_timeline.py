@@ -48,7 +48,7 @@ def test_equal_records_have_equal_pictures():
 def test_messages_and_what_nobody_took_are_told():
     timeline = Timeline(told(Told(2).send(1, line=1), Told(2).recv(0, tag=3, line=4)))
     assert "rank 0 │ send → rank 1 4 bytes, line 1" in timeline.facts
-    assert "nobody received what rank 0 sent to rank 1 (line 1)" in timeline.facts
+    assert "no rank received what rank 0 sent to rank 1 (line 1)" in timeline.facts
     assert "rank 0 sent nothing that rank 1 could receive (line 4)" in timeline.facts
 
 

@@ -88,7 +88,7 @@ def test_a_failed_cell_and_what_is_no_python_are_left_out_and_told():
     assert bodies(list(made.cells)) == ["x = 1"]
     assert [(cell.number, why.split("(")[0].strip()) for cell, why in made.left_out] == [
         (3, "it did not run to its end on all its ranks"),
-        (4, "nobody has waited for its end"),
+        (4, "its end was not waited for"),
         (5, "!ls is IPython's, not Python's"),
         (6, "%time is IPython's, not Python's"),
         (8, "it awaits outside of an async def, as only notebooks can"),

@@ -35,7 +35,7 @@ LIBRARY = re.compile(r"nccl-library=(\d)(\d\d)(\d\d)\b|R?[NC]CL version ?:? (\d+
 NETWORK = re.compile(r"Using network (.+?)\s*$|NET/(Socket|IB) : Using")
 MPIRUN = re.compile(r"\b(?:mpirun|mpiexec|orterun|prun)\b")
 LAUNCHER = re.compile(rf"{MPIRUN.pattern}|\b(?:srun|salloc|flux|torchrun|torch\.distributed\.run)\b|#SBATCH")
-ALONE = "This log is of one GPU, which has nobody to talk to. Run nccl-tests on two or more."
+ALONE = "This log is of one GPU, which has no other to talk to. Run nccl-tests on two or more."
 OTHERS = (
     ("perftest", r"ib_(?:write|read|send)_|RDMA_\w+ BW Test|#bytes +#iterations"),
     ("nvbandwidth", r"nvbandwidth|memcpy (?:CE|SM) "),

@@ -83,7 +83,7 @@ def times(
     if op not in OPS:
         raise LabError(f"{op!r} has no estimate. Choose one of: {', '.join(OPS)}.")
     if np.any(n < 2):
-        raise LabError("One GPU has nobody to talk to. Give two or more.")
+        raise LabError("One GPU has no other to talk to. Give two or more.")
     start, found = _launch(op, size, n, cluster, constants), {}
     for name, (latency, bandwidth, piece) in ways(op, n, cluster, constants).items():
         if name.startswith(cluster.algorithm):

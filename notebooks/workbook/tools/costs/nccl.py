@@ -131,7 +131,7 @@ def choose(op: str, nbytes: float, n: int, cluster: Cluster) -> Choice:
     `LabError` for an operation that NCCL has no model of, and for a version before 2.28.3.
     """
     if n < 2:
-        raise LabError("One GPU has nobody to talk to. Give two or more.")
+        raise LabError("One GPU has no other to talk to. Give two or more.")
     rows = [(a, p, float(t)) for (a, p), t in times(op, nbytes, n, cluster).items() if np.isfinite(t)]
     return Choice(op, nbytes, n, cluster, tuple(sorted(rows, key=lambda row: row[2])))
 

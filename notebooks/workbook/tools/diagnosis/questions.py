@@ -86,7 +86,7 @@ TREE = (
             Question(
                 "Do they wait in `send`, `recv` or `wait`?",
                 "write down each message: from, to, tag, length",
-                "a message that nobody sends, or a cycle of ranks that wait for each other",
+                "a message that no rank sends, or a cycle of ranks that wait for each other",
                 "the same peer and tag on both sides; receive while you send: `batch_isend_irecv`",
             ),
         ),

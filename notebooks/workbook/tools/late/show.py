@@ -56,7 +56,7 @@ class Late(Picture):
             free = [r for r, s in enumerate(row.states) if s == "goes on"]
             parts = [f"{ranks(waits)} {'waits' if len(waits) == 1 else 'wait'}"] * bool(waits)
             parts += [f"{ranks(free)} {'goes' if len(free) == 1 else 'go'} on"] * bool(free)
-            told.append(f"{row.call}: {', '.join(parts) or 'nobody else has a part in it'}")
+            told.append(f"{row.call}: {', '.join(parts) or 'no other rank takes part'}")
         return f"Rank {self.rank} comes late. {'. '.join(told)}."
 
 

@@ -128,7 +128,7 @@ def _checked(
             "The race is for CPU ranks: shared memory is not a GPU's. Start them with start(backend='gloo')."
         )
     if console.engines.n < 2:
-        raise LabError("One rank has nobody to race with. Start two ranks or more, with start(2) for instance.")
+        raise LabError("One rank has no other to race with. Start two ranks or more, with start(2) for instance.")
     if not codes or not all(isinstance(code, str) for code in codes):
         raise LabError('Say in quotes who races against dist.all_reduce: lab.race("ring_all_reduce(x)").')
     if dtype not in DTYPES:

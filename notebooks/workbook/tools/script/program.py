@@ -54,7 +54,7 @@ sys.stdout.flush()
 os._exit(0)
 """
 FAILED = "it did not run to its end on all its ranks"
-UNKNOWN = "nobody has waited for its end (run %pxresult first)"
+UNKNOWN = "its end was not waited for (run %pxresult first)"
 
 
 @dataclass(frozen=True)

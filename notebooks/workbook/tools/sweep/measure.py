@@ -93,7 +93,7 @@ def _checked(
     if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(engines.n)):
         raise LabError(f"ranks={ranks!r}: this lab has the ranks 0 to {engines.n - 1}. Choose among them, each once.")
     if len(chosen) < 2:
-        raise LabError("One rank has nobody to talk to. Sweep two ranks or more, with start(2) for instance.")
+        raise LabError("One rank has no other to talk to. Sweep two ranks or more, with start(2) for instance.")
     if op == "barrier":
         if sizes is not None:
             raise LabError("A barrier carries no bytes, so it has no sizes. Call lab.sweep('barrier').")
