@@ -38,8 +38,8 @@ def test_the_text_says_how_many_different_curves_there_are_and_where_each_begins
         ({0: FALLING, 1: [*FALLING[:2], 2.26]}, "2 different curves"),
         ({0: FALLING, 1: [4, 4, 4], 2: FALLING, 3: FALLING[:2]}, "3 different curves, ranks 0, 2 alike"),
         ({2: FALLING}, "rank 2"),
-        ({0: FALLING, 1: [3.0, nan, nan]}, "2 different curves; rank 1: not all of it finite"),
-        ({0: [nan, nan], 1: [nan, nan]}, "ranks 0, 1: one curve; ranks 0, 1: not all of it finite"),
+        ({0: FALLING, 1: [3.0, nan, nan]}, "2 different curves; rank 1: not all finite"),
+        ({0: [nan, nan], 1: [nan, nan]}, "ranks 0, 1: one curve; ranks 0, 1: not all finite"),
     ],
 )
 def test_lines_that_nobody_can_tell_apart_are_one_curve(lines: dict[int, list[float]], note: str):
@@ -153,7 +153,7 @@ def test_where_ranks_agree_their_line_is_drawn_and_where_they_differ_their_mean(
         "over steps\n"
         "sync  │ 3.00 → 2.25 (3 values) · ranks 0, 1 alike\n"
         "alone │ 3.00 → 1.50 on average, at last 1.00 to 2.00 (3 values) · "
-        "mean of ranks 0, 1, shaded from the lowest to the highest"
+        "mean of ranks 0, 1, shaded from lowest to highest"
     )
 
 
@@ -193,7 +193,7 @@ def test_text_words_and_picture_of_an_overlay_say_the_same_and_name_every_line()
         assert f"{name}: " in overlay.alt
         assert line.note in overlay.alt
         assert line.note in repr(overlay)
-    assert "rank 1: not all of it finite" in repr(overlay)
+    assert "rank 1: not all finite" in repr(overlay)
     assert overlay.svg == Overlay({name: dict(v) for name, v in overlay.values.items()}).svg
 
 

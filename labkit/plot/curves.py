@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from labkit.plot.sheet import color, extent, sheet, shortened, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK
 
-WIDE, HIGH = 8.6, 6.4  # of a panel with its margins
+ALONE, WIDE, HIGH = 8.6, 6.4, 6.4  # a panel with its margins: two side by side fit beside the file browser
 LEFT, TOP, BOTTOM, RIGHT = 1.1, 0.95, 5.5, 0.25
 LEGEND, MARGIN = 1.0, 0.5
 ACROSS = 2  # panels in a row
@@ -30,7 +30,8 @@ def draw(panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = (
 
     With `against`, a panel's values lie where it says instead.
     """
-    wide = WIDE * min(ACROSS, len(panels))
+    one = ALONE if len(panels) == 1 else WIDE
+    wide = one * min(ACROSS, len(panels))
     ax = sheet(wide + 0.3, LEGEND + HIGH * math.ceil(len(panels) / ACROSS))
     _legend(ax, sorted({r for _, lines, _ in panels for r in lines}), wide)
     finite = [v for _, lines, _ in panels for line in lines.values() for v in line if math.isfinite(v)]
@@ -44,7 +45,7 @@ def draw(panels: Sequence[Panel], every: int = 1, against: Sequence[Against] = (
     up = ticks(min(finite, default=0.0), max(finite, default=1.0))
     for i, (panel, where) in enumerate(zip(panels, against, strict=True)):
         row, column = divmod(i, ACROSS)
-        _panel(ax, WIDE * column, LEGEND + HIGH * row, panel, where, across, up)
+        _panel(ax, (one * column, LEGEND + HIGH * row, one), panel, where, across, up)
     return ax
 
 
@@ -75,7 +76,7 @@ def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
         mark(ax, x + 0.35, 0.5, r, color(r), 0.6)
         write(ax, x + 0.85, 0.5, f"rank {r}", 8, align="left")
         x += 1.25 + extent(f"rank {r}", 8)
-        if x > room - 2 and r != ranks[-1]:
+        if x > room - 2.6 and r != ranks[-1]:
             write(ax, x, 0.5, f"… rank {ranks[-1]}", 8, align="left")
             return
 
@@ -120,11 +121,17 @@ def figure(along: float) -> str:
 
 
 def _panel(
-    ax: Axes, x: float, y: float, panel: Panel, against: Against, across: Sequence[float], up: Sequence[float]
+    ax: Axes,
+    spot: tuple[float, float, float],
+    panel: Panel,
+    against: Against,
+    across: Sequence[float],
+    up: Sequence[float],
 ) -> None:
     heading, lines, note = panel
     what, where = against
-    left, right = x + LEFT, x + WIDE - RIGHT
+    x, y, wide = spot
+    left, right = x + LEFT, x + wide - RIGHT
     write(ax, left, y + 0.25, shortened(heading, right - left, 9, mono=True), 9, align="left", mono=True)
     write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
     place = frame(ax, (left, right, y + TOP, y + BOTTOM), across, up, what)

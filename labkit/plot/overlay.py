@@ -16,7 +16,7 @@ from labkit.plot.curves import MARKS, frame, mark, points, ticks
 from labkit.plot.sheet import extent, sheet, shortened, write
 from labkit.plot.svg import FAINT, INK, PAGE
 
-WIDE, HIGH = 13.0, 5.0  # of the panel without its margins
+WIDE, HIGH = 11.2, 5.0  # of the panel without its margins
 LEFT, RIGHT, BOTTOM = 1.2, 0.6, 1.0
 ROW, SAMPLE, TOP = 0.46, 1.7, 0.3  # a line of the legend, how long its piece of line is, and the gap below it
 MOST = len(MARKS)  # more lines than that cannot be told apart

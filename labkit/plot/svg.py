@@ -14,6 +14,7 @@ twice: those another thread may be changing just now, for JupyterLab runs callba
 from __future__ import annotations
 
 import base64
+import re
 from html import escape
 from typing import Any
 
@@ -38,6 +39,7 @@ THEME = {
     WRONG: ("wrong", "#ff9066"),
     YELLOW: ("yellow", "#f0e442"),
 }
+READABLE = 9  # pixels
 SWITCH = (
     "<style>:is([data-jp-theme-light=true],.vscode-light) .labkit-picture{color-scheme:light}"
     ":is([data-jp-theme-light=false],.vscode-dark) .labkit-picture{color-scheme:dark}</style>"
@@ -143,12 +145,22 @@ def svg(ax: Axes, scale: float = 1.0) -> bytes:
 
 
 def img(picture: bytes, alt: str) -> str:
-    """Return HTML that shows the picture anywhere, also in an untrusted notebook; `alt` tells the same in words."""
+    """Return HTML that shows the picture anywhere, also in an untrusted notebook; `alt` tells the same in words.
+
+    A picture wider than its place shrinks, but only as far as its labels can be read; then the output scrolls.
+    """
     data = base64.b64encode(picture).decode()
     return (
-        f'<img alt="{escape(alt)}" class="labkit-picture" style="max-width: 100%" '
+        f'<img alt="{escape(alt)}" class="labkit-picture" style="max-width: 100%; min-width: {_narrowest(picture)}px" '
         f'src="data:image/svg+xml;base64,{data}">{SWITCH}'
     )
+
+
+def _narrowest(picture: bytes) -> int:
+    """Return the width, in pixels, at which the smallest label of a picture of ours is READABLE pixels high."""
+    size = re.search(rb'width="([\d.]+)pt".*?viewBox="0 0 ([\d.]+)', picture)
+    labels = [float(high) for high in re.findall(rb"font-size:([\d.]+)px", picture)]
+    return round(min(float(size[1]) / 72 * 96, READABLE * float(size[2]) / min(labels))) if size and labels else 0
 
 
 def _paint(rgba: Any) -> str:

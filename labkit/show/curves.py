@@ -104,7 +104,7 @@ class Curves(Picture):
 
     def _lost(self, name: str) -> str:
         lost = [r for r, line in self.values[name].items() if not all(map(math.isfinite, line))]
-        return f"; {ranks(lost)}: not all of it finite" * bool(lost)
+        return f"; {ranks(lost)}: not all finite" * bool(lost)
 
     def _ends(self, name: str, rank: int) -> str:
         line, places = self.values[name][rank], self.places[name][rank]

@@ -63,7 +63,7 @@ class Overlay(Curves):
         with warnings.catch_warnings():  # a loss that is infinite on one rank and not on another
             warnings.simplefilter("ignore", RuntimeWarning)
             mean = held.mean(0).tolist()
-        note = f"mean of {ranks(lines)}, shaded from the lowest to the highest{self._lost(name)}"
+        note = f"mean of {ranks(lines)}, shaded from lowest to highest{self._lost(name)}"
         return picture.Line(name, grid.tolist(), mean, (held.min(0).tolist(), held.max(0).tolist()), note)
 
     def _told(self, name: str) -> str:

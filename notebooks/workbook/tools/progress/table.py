@@ -121,7 +121,7 @@ class ProgressTable:
 
     @property
     def notes(self) -> list[str]:
-        """A line on predictions, "Predictions: 3 right of 5 answered, 7 in all", once any was answered; and on plans."""
+        """A line on predictions once any was answered, "Predictions: 3 right of 5 answered, 7 in all"; one on plans."""
         given, missing = self.predictions, self.predictions.count(None)
         told = f"Predictions: {given.count(True)} right of {len(given) - missing} answered, {len(given)} in all"
         return [*[told] * (missing < len(given)), *_planned(self.plans)]
