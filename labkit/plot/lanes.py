@@ -13,7 +13,7 @@ from labkit.floor.words import seconds
 from labkit.plot.rows import BAR, BOX, LEAST, LEFT, LETTERS, RIGHT, STRIP, WIDE, Bar, Row, one_name, rows, scale
 from labkit.plot.sheet import BLACK, WHITE, Align, Scale, chip, clock, extent, in_lines, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN, WRONG
-from labkit.plot.timeline import HATCHES, WORDS, could_leave, message
+from labkit.plot.timeline import CLEAR, HATCHES, WORDS, could_leave, message
 from labkit.theory.log import Span
 from labkit.theory.record import Record
 
@@ -170,6 +170,7 @@ def _open(ax: Axes, a: float, b: float, low: float, high: float) -> None:
 def _messages(ax: Axes, plan: Plan) -> None:
     """Draw an arrow for each message, from where its data could leave to where it was there."""
     places = {id(bar.op): plan.y(bar) for row in plan.rows for bar in row.bars}
+    crowded = len(plan.record.messages) > CLEAR
     for m in plan.record.messages:
         if not m.send or not m.recv or not {id(m.send), id(m.recv)} <= places.keys() or m.send.error or m.recv.error:
             continue
@@ -179,7 +180,7 @@ def _messages(ax: Axes, plan: Plan) -> None:
         down = 1 if m.recv.rank > m.send.rank else -1
         sent, taken = (plan.rows[op.rank].thick / 2 * down for op in (m.send, m.recv))
         tail = (plan.x(could_leave(m.send, m.recv)), places[id(m.send)] + sent)
-        message(ax, tail, (max(plan.x(arrived), tail[0] + 0.02), places[id(m.recv)] - taken), 7)
+        message(ax, tail, (max(plan.x(arrived), tail[0] + 0.02), places[id(m.recv)] - taken), 7, crowded)
 
 
 # -- legend ---------------------------------------------------------------------------------------------------------

@@ -24,6 +24,8 @@ WORDS = {
     "never": "waits for a rank that never comes",
 }
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "mutation_scale": 9}  # a message's
+CLEAR = 24  # arrows that can be told apart above bars and labels
+BENEATH = {"color": FAINT, "linewidth": 0.6, "mutation_scale": 6}
 WIDE, LEFT, RIGHT = 19.0, 1.9, 0.5
 SIDES = LEFT, WIDE - RIGHT
 TOP, ROW, BOTTOM, BAR = 1.25, 1.45, 1.0, 0.42
@@ -49,7 +51,7 @@ def draw(record: Record) -> Axes:
     _waits(ax, record, x)
     arrows = [arrow for m in record.messages if (arrow := _arrow(m, x))]
     for tail, tip in arrows:
-        message(ax, tail, tip, 6)
+        message(ax, tail, tip, 6, crowded=len(arrows) > CLEAR)
     labels = [(_spans(op, x)[0], op.rank, _said(op)) for op in ops]
     labels += [(_spans(op, x)[1], op.rank, _said_wait(op)) for op in ops if op.waited]
     room = Room(arrows)
@@ -156,10 +158,11 @@ def could_leave(send: Op, recv: Op) -> float:
     return max(send.entered, min(recv.entered, send.left if send.left is not None else recv.entered))
 
 
-def message(ax: Axes, tail: Place, tip: Place, zorder: float) -> None:
-    """Draw a message's arrow, with a dot at its tail."""
-    ax.annotate("", tip, tail, arrowprops={**ARROW, "shrinkA": 0, "shrinkB": 0}, zorder=zorder)
-    ax.add_artist(Circle(tail, 0.045, facecolor=INK, edgecolor="none", zorder=zorder))
+def message(ax: Axes, tail: Place, tip: Place, zorder: float, crowded: bool = False) -> None:
+    """Draw a message's arrow, with a dot at its tail; thin and beneath bars and labels where there are many."""
+    look, zorder = ({**ARROW, **BENEATH}, 3) if crowded else (ARROW, zorder)
+    ax.annotate("", tip, tail, arrowprops={**look, "shrinkA": 0, "shrinkB": 0}, zorder=zorder)
+    ax.add_artist(Circle(tail, 0.045, facecolor=look["color"], edgecolor="none", zorder=zorder))
 
 
 def _said(op: Op) -> tuple[str, str]:
