@@ -157,12 +157,12 @@ def test_a_number_may_be_a_little_off(number, said, begins):
 
 
 def test_without_a_number_it_asks_for_one(number):
-    assert repr(number.reveal()).startswith("You have not locked in a prediction. Type a number above, lock it in")
+    assert repr(number.reveal()).startswith("No prediction was locked in. In a running notebook, type a number above, lock it in")
 
 
 def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(question):
     folded = question.reveal()
-    assert repr(folded).startswith("You have not locked in a prediction. Choose an answer above")
+    assert repr(folded).startswith("No prediction was locked in. In a running notebook, choose an answer above")
     shown, hidden = folded._repr_html_().split("<details>")
     assert "10" not in shown
     for told in ("The answer is b. 10.", "The others&#x27; parts", "It is overwritten.", "<strong>all</strong>"):

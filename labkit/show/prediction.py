@@ -16,8 +16,8 @@ _MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")
 
 def nothing(number: bool = False) -> str:
     """Say what to do where no answer, or no number, was locked in."""
-    what = "Type a number" if number else "Choose an answer"
-    return f"You have not locked in a prediction. {what} above, lock it in, and run this cell again."
+    what = "type a number" if number else "choose an answer"
+    return f"No prediction was locked in. In a running notebook, {what} above, lock it in, and run this cell again."
 
 
 class Question:

@@ -92,7 +92,7 @@ def test_a_number_is_locked_in_with_the_keyboard_and_its_answer_is_folded_away_b
     nb = questions
     widget = nb.run_cell(5)
     revealed = nb.run_cell(6)
-    expect(revealed).to_contain_text("You have not locked in a prediction")
+    expect(revealed).to_contain_text("No prediction was locked in")
     expect(revealed.get_by_text("Six of 4 MiB.")).to_be_hidden()
     field = widget.get_by_role("textbox", name="Your answer")
     button = widget.get_by_role("button", name="Lock it in")
