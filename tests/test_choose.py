@@ -120,7 +120,7 @@ def test_each_choice_gets_its_own_reply_and_every_answer_its_reason(two: Choose)
 
 def test_where_nothing_was_chosen_the_answers_are_folded_away(two: Choose):
     shown, hidden = two.reveal()._repr_html_().split("<details>")
-    assert "You have not locked in" in shown
+    assert "No prediction was locked in" in shown
     assert "So it is" not in shown
     assert "So it is in second." in hidden
     assert "Not recv of second." in hidden

@@ -157,7 +157,7 @@ def test_a_number_may_be_a_little_off(number, said, begins):
 
 
 def test_without_a_number_it_asks_for_one(number):
-    assert repr(number.reveal()).startswith("No prediction was locked in. In a running notebook, type a number above, lock it in")
+    assert repr(number.reveal()).startswith("No prediction was locked in. In a running notebook, type a number")
 
 
 def test_without_a_choice_the_answer_is_folded_away_and_one_may_still_choose(question):

@@ -37,8 +37,8 @@ def test_the_text_is_the_matrix_and_what_it_says():
         "rank 2                       ·     4.0       ·   4.0       2.0",
         "form: a ring, each rank to the one before it",
         "textbook: reduce_scatter (ring: S(N-1)/N from each rank)",
-        "seen: 2.0 times the textbook's bytes",
-        "seen: what the textbook has for all_reduce of the same buffer, to 1 %: reduce_scatter ran as that",
+        "counted: 2.0 times the textbook's bytes",
+        "counted: the textbook's bytes for all_reduce of the same buffer, to 1 %: reduce_scatter ran as one",
     ]
 
 
@@ -53,7 +53,7 @@ def test_headers_alone_are_told_in_bytes_and_small_data_is_not_held_against_the_
     few.matrix[0][1] += 500
     again = Wire(Counted(2, few.matrix), recorded("all_reduce", 2, 40))
     assert repr(again).startswith("bytes from row")
-    assert again.notes[-1] == "seen: with Gloo's headers, 48 bytes a message; take 1 MiB or more to compare"
+    assert again.notes[-1] == "counted: with Gloo's headers, 48 bytes per message; take 1 MiB or more to compare"
 
 
 def test_where_nobody_counts_the_textbook_stands_alone():

@@ -426,12 +426,12 @@ def _advice(launched: Launched) -> str:
     """Say what to do about what ssh, srun or mpiexec complained of."""
     said = "\n".join(launched.said)
     known = {
-        "Could not resolve hostname": "Look how the host's name is spelt, or add it to ~/.ssh/config.",
+        "Could not resolve hostname": "Check how the host's name is spelled, or add it to ~/.ssh/config.",
         "Permission denied": "Let ssh in without a password first: ssh-keygen, then ssh-copy-id HOST.",
         "Host key verification failed": "Log in once in a terminal, so that ssh knows the host: ssh HOST true.",
-        "No route to host": "Look whether the host is up, and whether `ssh HOST true` works in a terminal.",
-        "Connection refused": "Look whether the host runs an sshd, and whether `ssh HOST true` works in a terminal.",
-        "timed out": "Look whether the host is up, and whether `ssh HOST true` works in a terminal.",
+        "No route to host": "Check whether the host is up, and whether `ssh HOST true` works in a terminal.",
+        "Connection refused": "Check whether the host runs an sshd, and whether `ssh HOST true` works in a terminal.",
+        "timed out": "Check whether the host is up, and whether `ssh HOST true` works in a terminal.",
         "No such file or directory": "Install the workbook there in the same place, or name the interpreter: "
         "c.SSHLauncher.remote_python in a profile.",
         "No module named": "Install the workbook there for the same interpreter, or name another: "

@@ -124,7 +124,7 @@ class Spread:
         if not (address := _resolved(self.resolved_name(number))):
             raise LabError(
                 f"The host {self.hosts[number]!r} is not known here: its name has no address. "
-                "Look how it is spelt, or add it to ~/.ssh/config, and start again."
+                "Check how it is spelled, or add it to ~/.ssh/config, and start again."
             )
         return address
 

@@ -53,7 +53,7 @@ class Drawing:
         Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
         """
         if not expressions:
-            raise LabError('lab.curves() needs a list to draw. Append a number a step, then lab.curves("losses").')
+            raise LabError('lab.curves() needs a list to draw. Append a number per step, then lab.curves("losses").')
         arguments.text('lab.curves("losses")', *expressions)
         against = arguments.against(expressions, every, over, unit)
         only = arguments.ranks(rank, self._console.engines.n)

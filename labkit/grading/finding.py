@@ -204,7 +204,7 @@ def _waits(attempt: Attempt) -> list[str]:
         if last is not None and last.kind == "send":
             whom = f" for rank {last.peer} to receive"
         elif last is not None and last.kind == "recv":
-            whom = f" for rank {last.peer} to send" if last.peer is not None else " for anybody to send"
+            whom = f" for rank {last.peer} to send" if last.peer is not None else " for any rank to send"
         where = f"{w.call}, line {w.line}"
         where = f"{whom} ({where}{inside(w)})" if whom else f" in {where}{inside(w, ' ({})')}"
         places[r] = f"{where}: {w.source}"

@@ -257,4 +257,4 @@ def _single(value: Any) -> bool:
 def check_length(outs: Sequence[Any], n: int) -> None:
     """Refuse a meaning that does not say what every rank must end with."""
     if not isinstance(outs, (list, tuple)) or len(outs) != n:
-        raise LabError(f"means(xs) returned {kind(outs)} for {n} ranks. Return a list with one result a rank.")
+        raise LabError(f"means(xs) returned {kind(outs)} for {n} ranks. Return a list with one result for each rank.")

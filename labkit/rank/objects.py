@@ -39,7 +39,7 @@ def pack_chunks(xs: Any, n: int, group: Any = None) -> Parcel:
     """Pack one value for each of n ranks: tensors of one dtype as they are, any other mixture as bytes."""
     what = type(xs).__name__
     if not isinstance(xs, (list, tuple)):
-        remedy = f"Pass one chunk a rank, e.g. x.tensor_split({n})."
+        remedy = f"Pass one chunk per rank, e.g. x.tensor_split({n})."
         return Parcel("nothing", what=what, complaint=f"a {what} is no list of chunks. {remedy}")
     if len(xs) != n:
         complaint = f"{len(xs)} chunks for {n} ranks. Bring one chunk for each rank."

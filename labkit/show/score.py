@@ -33,7 +33,7 @@ class Costs:
     @property
     def _where(self) -> str:
         size = self._score.size
-        return f"With {count(self._score.n, 'rank')}" + (f", {count(size, 'byte')} of input a rank" if size else "")
+        return f"With {count(self._score.n, 'rank')}" + (f", {count(size, 'byte')} of input per rank" if size else "")
 
     @property
     def _remarks(self) -> list[str]:

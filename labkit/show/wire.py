@@ -15,7 +15,7 @@ from labkit.theory.record import read
 from labkit.theory.traffic import Counted
 
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-HEADED = 2**18  # bytes from rank to rank: of fewer, Gloo's headers, 48 bytes a message, may be over 1 %
+HEADED = 2**18  # bytes from rank to rank: of fewer, Gloo's headers, 48 bytes per message, may be over 1 %
 PAST = "NCCL moved the data past the kernel's TCP counters, over NVLink, PCIe or shared memory"
 
 
@@ -97,14 +97,14 @@ class Wire(Picture):
         seen = np.array(self.matrix)
         like = traffic.likeness(seen, self._asked)
         if like == {}:
-            return ["seen: the same, pair by pair, to 1 %"]
+            return ["counted: for each pair the textbook's bytes, to 1 %"]
         if self._book.max() < HEADED:
-            return ["seen: with Gloo's headers, 48 bytes a message; take 1 MiB or more to compare"]
+            return ["counted: with Gloo's headers, 48 bytes per message; take 1 MiB or more to compare"]
         ratio = seen.sum() / self._book.sum()
-        lines = [f"seen: {ratio:.1f} times the textbook's bytes"]
+        lines = [f"counted: {ratio:.1f} times the textbook's bytes"]
         if like:
             ((op, other),) = like.items()
-            lines.append(f"seen: what the textbook has for {other} of the same buffer, to 1 %: {op} ran as that")
+            lines.append(f"counted: the textbook's bytes for {other} of the same buffer, to 1 %: {op} ran as one")
         return lines
 
     @cached_property

@@ -106,7 +106,7 @@ def all_to_all(xs: Sequence[Any], splits: Sequence[Sequence[int]] | None = None)
     n = len(xs)
     if splits is not None:
         if len(splits) != n:
-            raise LabError(f"There are {n} ranks and {len(splits)} rows of splits. Give one row a rank.")
+            raise LabError(f"There are {n} ranks and {len(splits)} rows of splits. Give one row per rank.")
         xs = [cut(x, row) for x, row in zip(xs, splits, strict=True)]
     _check_chunks(xs, n)
     out = [[copy(x[r]) for x in xs] for r in range(n)]

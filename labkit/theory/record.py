@@ -182,9 +182,9 @@ def _notes(record: Record, hosts: int, missing: list[int]) -> Iterator[str]:
     if missing:
         yield f"no record of {ranks(missing)}"
     if dropped := max((log.dropped for log in record.logs), default=0):
-        yield f"only the last operations are kept: up to {dropped} earlier ones a rank are not shown"
+        yield f"only the last operations are kept: up to {dropped} earlier ones per rank are not shown"
     if cut := max((log.cut for log in record.logs), default=0):
-        yield f"only the last spans are kept: up to {cut} earlier ones a rank are not shown"
+        yield f"only the last spans are kept: up to {cut} earlier ones per rank are not shown"
     if unnamed := max((log.unnamed for log in record.logs), default=0):
         yield f"a process group counted {count(unnamed, 'more call')} per rank, of which nothing else is known"
     if record.shared:

@@ -87,7 +87,7 @@ def test_each_figure_stands_beside_the_least_and_the_best():
     least, best = SCORE.least(total), {"n": 4, "size": 400, "sent": 600.0, "rounds": 6, "memory": 400}
     more = replace(SCORE, sent=1200.0, memory=800, textbook=True)
     assert shown(more, least, best) == (
-        "With 4 ranks, 400 bytes of input a rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
+        "With 4 ranks, 400 bytes of input per rank: bytes sent by the busiest rank: 1,200 (least possible: 600) · "
         "steps: 6 (least possible: 6) · bytes of memory at the peak: 800 (least possible: 400). "
         f"Your best: {in_short(best)}. For a collective, the bytes are the textbook's figure, and the call counts as "
         "one step. "

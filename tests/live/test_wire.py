@@ -49,7 +49,7 @@ def test_a_collective_sends_the_textbooks_bytes(ranks, op, mib):
     wire = ranks.wire(code)
     assert near(wire.matrix, PRIMITIVES[op].traffic(ranks.n, nbytes, root))
     assert near(wire.textbook, PRIMITIVES[op].traffic(ranks.n, nbytes, root))
-    assert "seen: the same, pair by pair, to 1 %" in wire.notes
+    assert "counted: for each pair the textbook's bytes, to 1 %" in wire.notes
 
 
 @pytest.mark.parametrize("call", ["_single(torch.empty_like(mine), x)", "(torch.empty_like(mine), chunks)"])
@@ -57,7 +57,7 @@ def test_a_reduce_scatter_on_gloo_is_seen_to_be_an_all_reduce(ranks, call):
     nbytes = fill(ranks, 2 * MIB)
     wire = ranks.wire(f"dist.reduce_scatter{call}")
     assert near(wire.matrix, PRIMITIVES["all_reduce"].traffic(ranks.n, nbytes))
-    assert "seen: 2.0 times the textbook's bytes" in wire.notes
+    assert "counted: 2.0 times the textbook's bytes" in wire.notes
     assert any("textbook has for all_reduce of the same buffer" in note for note in wire.notes)
 
 
@@ -154,5 +154,5 @@ def test_what_is_still_under_way_when_the_cell_ends_is_waited_for(lab):
     nbytes = fill(lab, 64 * MIB)
     wire = lab.wire("work = dist.isend(x, 1) if rank == 0 else dist.irecv(x, 0) if rank == 1 else None")
     assert abs(wire.matrix[0][1] - nbytes) < 0.01 * nbytes
-    assert "seen: the same, pair by pair, to 1 %" in wire.notes
+    assert "counted: for each pair the textbook's bytes, to 1 %" in wire.notes
     lab.run("if rank < 2: work.wait();")

@@ -35,7 +35,7 @@ deadlock | serves the workers in rank order | for rank 1 to send
     -             worker = dist.recv(push)
     +         for i in range(updates):
     +             worker = dist.recv(push, src=1 + i % (world_size - 1))
-deadlock | answers only once a gradient of every worker is there | Rank 0 waits for anybody to send
+deadlock | answers only once a gradient of every worker is there | Rank 0 waits for any rank to send
     -             dist.send(weights, dst=worker)
     +             waiting = [*waiting, worker] if _ else [worker]
     +             if len(waiting) % (world_size - 1) == 0:
@@ -144,7 +144,7 @@ deadlock | waits for one gradient of each worker, in rank order | Rank 0 waits f
 """
 
 backup_sgd = """
-deadlock | waits for all | Rank 0 waits for anybody to send
+deadlock | waits for all | Rank 0 waits for any rank to send
     while len(held) < need: → while len(held) < world_size - 1:
 wrong | lets late gradients count | if the function counts gradients of a step that is over
     if push[0] == step: → if True:
@@ -189,6 +189,6 @@ wrong | averages over all workers | if the function waits for the gradients of a
 wrong | sums over all workers | if the function adds up the gradients of all workers, and divides by `need`
     +         lr, need = lr * (world_size - 1) / need, world_size - 1
               push, held = torch.empty_like(told), []
-deadlock | leaves the late ones without an answer | Rank 0 waits for anybody to send
+deadlock | leaves the late ones without an answer | Rank 0 waits for any rank to send
     dist.send(told, dst=worker) → pass
 """

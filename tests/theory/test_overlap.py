@@ -134,4 +134,4 @@ def test_spans_travel_as_plain_data_and_move_with_the_clock():
 def test_too_many_spans_are_told():
     rank = Told(1).span("x", 0, 1)
     rank.log.cut = 7
-    assert read(told(rank)).notes == ("only the last spans are kept: up to 7 earlier ones a rank are not shown",)
+    assert read(told(rank)).notes == ("only the last spans are kept: up to 7 earlier ones per rank are not shown",)
