@@ -53,12 +53,12 @@ def average_gradients(model):
     Replace **each** parameter's gradient by its **mean over the ranks**, in place: afterwards `p.grad` holds the same
     numbers on every rank. Leave the weights as they are. Return nothing.
     Hint: Two lines. The first is the call that you have just seen, on the gradient instead of on `x`.
-    Hint: After the call `p.grad` holds the sum of all ranks' gradients. A mean is the sum divided by how many there
-    were, and `world_size` says how many.
+    Hint: After the call `p.grad` holds the sum of all ranks' gradients. The mean is that sum divided by the number of
+    ranks, `world_size`.
     Hint: `dist.all_reduce(p.grad)`, then divide `p.grad` by `world_size` in place: `/=`.
     Afterwards: Every rank now takes the same step from the same weights, so the models stay equal without ever being
-    compared. The steps are your calls of `all_reduce`, one for each parameter; one call would do if all gradients stood
-    in one tensor, and PyTorch's `DistributedDataParallel` puts many into one for that reason.
+    compared. The score counts your calls of `all_reduce` as steps, one for each parameter. One call would be enough if
+    all gradients were in one tensor, so PyTorch's `DistributedDataParallel` puts many gradients into one tensor.
     """
     for p in model.parameters():
         # yours
@@ -82,7 +82,7 @@ def hello_sum(x):
     Hint: One call of this lesson does the adding. What does it overwrite, and what does it return?
     Hint: `x.clone()` makes a tensor that you may overwrite.
     Hint: Clone `x`, all-reduce the clone, return the clone.
-    Afterwards: `all_reduce` works in place and returns `None`: whoever needs the old numbers makes the copy.
+    Afterwards: `all_reduce` works in place and returns `None`. If you still need the old numbers, make a copy first.
     """
     total = x.clone()
     dist.all_reduce(total)
@@ -94,15 +94,15 @@ The next cell begins with `%%px`, and it makes a tensor `x`. How many tensors `x
 ( ) one, in this notebook
     > That is what a cell without `%%px` does. With it, the notebook only sends the code away.
 ( ) one, which the four ranks share
-    > They could share it if they were threads of one process. Processes share no memory: each rank has made an `x` of
-    its own, and each has printed different numbers.
+    > They could share it if they were threads of one process. Processes share no memory: each rank has made its own
+    `x`, and each has printed different numbers.
 (x) four, one on each rank
 ( ) five, one on each rank and one in this notebook
-    > The notebook runs nothing of the cell. It sends the code away and shows what the ranks print. Try it: write `x`
-    into a new cell, without `%%px`, and you get a `NameError`.
+    > The notebook runs none of the cell's code. It sends the code to the ranks and shows what they print. Try it: write
+    `x` into a new cell, without `%%px`, and you get a `NameError`.
 Why: Four, one on each rank (with a different number of ranks, as many as there are). `%%px` sends the cell to every
 rank, and each rank runs it in its own process, with its own memory. All of them run the same code. Their numbers differ
-because their `rank` does.
+because each has a different `rank`.
 """)
 
 after_one_step = ask("""
@@ -112,15 +112,14 @@ hold in `model.output.weight[0, :3]` afterwards?
     > The seed decided where they started. Where they go from there depends on the gradient, and each rank computed it
     from different text.
 ( ) the same numbers: the lab keeps the ranks' variables equal
-    > Nothing does that. Each rank is a process with memory of its own, and what happens in one is unknown to the
-    others until somebody sends it.
+    > Nothing does that. Each rank is a process with its own memory, and no rank knows what happens in another until it
+    gets a message.
 ( ) nearly the same numbers: they differ only in the last digits
-    > All the text is Python's documentation, and with enough rows from everywhere the gradients would be nearly
-    equal. Each rank has only a few rows, from one part of the text, so its gradient is a rough estimate: look how
-    far apart the numbers are.
+    > If each rank had many rows from all parts of the text, the gradients would be nearly equal. But it has only a
+    few rows, from one part of the text, so its gradient is a rough estimate: look how far apart the numbers are.
 (x) clearly different numbers on every rank
-Why: Clearly different numbers on every rank, after a single step: each rank has followed a gradient of its own. From
-here on there are four models, and no error tells you so.
+Why: Clearly different numbers on every rank, after a single step: each rank has followed its own gradient. From here
+on there are four different models, and no error tells you so.
 """)
 
 what_to_average = ask("""

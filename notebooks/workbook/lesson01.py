@@ -59,15 +59,15 @@ def _team(split):
 def average_in_team(model, team):
     """Replace each gradient of the model by its mean over the ranks of the team.
 
-    The ranks are in two teams, and each team trains a model of its own. `team` is this rank's group; a team has one
-    rank or more, and the two need not be of the same size. Replace **each** gradient of the model by its mean over the
+    The ranks are in two teams, and each team trains its own model. `team` is this rank's group; a team has one rank or
+    more, and the two may differ in size. Replace **each** gradient of the model by its mean over the
     ranks of **this rank's team**, in place. Leave the weights as they are. Return nothing.
-    Hint: They are the two lines of lesson 00, each with one change.
-    Hint: `dist.all_reduce` takes `group=`, by name: its second argument is the operation. How many gradients did the
-    sum add up? Not `world_size` of them.
+    Hint: Take the two lines of lesson 00, and change one thing in each.
+    Hint: `dist.all_reduce` takes `group=`, by name, because its second argument is the operation. How many gradients
+    did the sum add up? Not `world_size` of them.
     Hint: `dist.all_reduce(p.grad, group=team)`, then divide by `dist.get_world_size(team)`.
-    Afterwards: With its own group, a team is a world of its own: a rank, a size, and collectives that nobody else
-    hears.
+    Afterwards: With its own group, a team has its own ranks, its own size, and collectives that no rank outside takes
+    part in.
     """
     for p in model.parameters():
         # yours
@@ -114,11 +114,11 @@ def from_member(x, team, member):
     brings a tensor `x` of the same shape. Return the `x` of member number `member` on every rank of the team. The
     function in the cell is broken: run the check, find out for which team it goes wrong and why, and repair it.
     Hint: Which rank's numbers did the team get, and which number was `member`?
-    Hint: `src` is a rank of the **world**, also inside a group. `member` is a rank of the **group**.
-    Hint: Pass `group_src=member` instead of `src`; or translate, `src=dist.get_global_rank(team, member)`.
-    Afterwards: Nobody complained about the wrong number, because a rank of that number was in the team. Where none is,
-    torch raises an error: the lucky case. `group_src` counts within the group, `dist.get_global_rank(team, member)`
-    translates; calls that have a `dst` have a `group_dst` as well.
+    Hint: `src` is a rank of the **world**, even if you pass a group. `member` is a rank of the **group**.
+    Hint: Pass `group_src=member` instead of `src`; or translate the number: `dist.get_global_rank(team, member)`.
+    Afterwards: The wrong number raised no error, because the team had a rank of that number. If it had none, torch
+    would have raised an error, as in the lesson. `group_src` counts within the group, and
+    `dist.get_global_rank(team, member)` translates a number. Calls that have a `dst` have a `group_dst` as well.
     """
     got = x.clone()
     dist.broadcast(got, group_src=member, group=team)
@@ -152,15 +152,15 @@ def two_sums(x):
     """Return the sum of x over the even ranks (an odd rank: its own x), and the sum over all.
 
     The even ranks are leaders. Return two new tensors like `x`: first the sum of `x` over the leaders (a rank that is
-    no leader gets its own `x` instead), then the sum over all ranks. Each sum is made in a group of its own. The
+    not a leader returns its own `x` instead), then the sum over all ranks. Make a separate group for each sum. The
     function in the cell is broken. With Gloo, the check names two of its lines, and one of them is right: find out
-    which is wrong and why, and repair it.
+    which one is wrong and why, and repair it.
     Hint: How many groups has each rank made when it comes to the second `new_group`?
-    Hint: torch numbers the groups as they are made, and the ranks look for each other under that number.
+    Hint: torch numbers the groups in the order in which they are made, and ranks find each other by that number.
     Hint: Move the first `new_group` out of the `if`, so that every rank calls it. (`use_local_synchronization=True`
     lets the leaders alone call it, but since torch 2.14 they count that group as well.)
-    Afterwards: In a program of your own nobody compares the groups, and the second `new_group` hangs (with NCCL, the
-    first one). So when a `new_group` hangs, look for an `if rank` around it, and around the **earlier** ones.
+    Afterwards: Outside the lab nothing compares the groups, and the second `new_group` hangs (with NCCL, the first
+    one). So when a `new_group` hangs, look for an `if rank` around it, and around the **earlier** ones.
     """
     of_leaders, of_all = x.clone(), x.clone()
     leaders = dist.new_group(range(0, world_size, 2))
@@ -179,8 +179,8 @@ def two_sums(x):
     inputs=lambda n: [
         Case([np.array([int(r != 1)]) for r in range(n)], "rank 1 has lost its data"),
         Case([np.array([int(r == n - 1)]) for r in range(n)], f"only rank {n - 1} has its data"),
-        Case([np.array([1]) for _ in range(n)], "all have their data"),
-        Case([np.array([0]) for _ in range(n)], "nobody has their data"),
+        Case([np.array([1]) for _ in range(n)], "all ranks have their data"),
+        Case([np.array([0]) for _ in range(n)], "no rank has its data"),
         Case([np.array([r % 2], dtype="int32") for r in range(n)], "the odd ranks have theirs, in int32"),
     ],
     least=Least(rounds=lambda n: 1),
@@ -188,14 +188,15 @@ def two_sums(x):
 def who_is_left(alive):
     """Return the ranks whose alive is 1, in increasing order, on every rank.
 
-    Some ranks have lost their data. `alive` is a tensor with one integer: 1 where the rank still has its data, and 0
-    where not. All ranks take part. Return the **list of the ranks** that have theirs, as Python integers in increasing
+    Some ranks have lost their data. `alive` is a tensor with one integer: 1 if this rank still has its data, 0 if not.
+    All ranks take part. Return the **list of the ranks** that have theirs, as Python integers in increasing
     order, the same list on every rank. The list may be empty.
-    Hint: How many ranks are left is a sum. **Who** is left needs a place for each rank.
-    Hint: Let every rank make a tensor with `world_size` zeros and write its flag into place `rank`. What is their sum?
+    Hint: A sum would tell you how many ranks are left. To learn **which** ones, you need a place for each rank.
+    Hint: Let every rank make a tensor with `world_size` zeros and write its flag into place `rank`. What is the sum of
+    these tensors?
     Hint: `flags[rank] = alive`, `dist.all_reduce(flags)`, then list the r for which `flags[r]` is 1.
-    Afterwards: A rank that has nothing to give still makes the call: without it the others would wait for ever. An
-    all-gather collects the flags with fewer bytes; lesson 04 has it.
+    Afterwards: A rank that has nothing to contribute still makes the call; otherwise the others would wait for ever. An
+    all-gather collects the flags with fewer bytes: see lesson 04.
     """
     flags = torch.zeros(world_size, dtype=alive.dtype, device=device)
     flags[rank] = alive
@@ -233,9 +234,9 @@ def grid_sums(x, columns):
     Hint: How many rows are there, how many columns, and which ranks are in each? Write the lists down for 4 ranks.
     Hint: Every rank makes **all** groups, in the same order, and keeps those that it is in.
     Hint: A loop over the rows, a loop over the columns; in each `group = dist.new_group(ranks)`, and `if rank in ranks`
-    keep it. Then two all-reduces, on two copies of `x`.
-    Afterwards: Such a grid is how data and tensor parallelism share the ranks: weights are split along a row, gradients
-    are averaged down a column. `torch.distributed.device_mesh.init_device_mesh` makes these groups for you.
+    keep it. Then make two all-reduces, on two copies of `x`.
+    Afterwards: Data and tensor parallelism share the ranks in such a grid: weights are split along a row, gradients are
+    averaged down a column. `torch.distributed.device_mesh.init_device_mesh` makes these groups for you.
     """
     rows = [range(first, first + columns) for first in range(0, world_size, columns)]
     upright = [range(first, world_size, columns) for first in range(columns)]
@@ -255,13 +256,13 @@ share_in_a_team = ask("""
 Each team reads all 240 rows of a batch, numbered 0 to 239, and its members share them equally. There are four ranks,
 and ranks 2 and 3 are the upper team. Which rows are rank 3's?
 ( ) 180 to 239, the last quarter
-    > Those are rank 3's rows where all four ranks share one batch, as in lesson 00. The upper team would then read
+    > Those are rank 3's rows if all four ranks share one batch, as in lesson 00. The upper team would then read
     rows 120 to 239 only, and never see the first half of any batch.
 (x) 120 to 239, the second half
 ( ) all 240
     > Then both members of a team would compute the same gradient, and one of them would be superfluous.
-Why: Rows 120 to 239, the second half. Within its team rank 3 is number 1 of 2, and that is what its share of the batch
-goes by: `dist.get_rank(team)` and `dist.get_world_size(team)`, not `rank` and `world_size`.
+Why: Rows 120 to 239, the second half. Within its team rank 3 is number 1 of 2, and these two numbers decide which rows
+it gets: `dist.get_rank(team)` and `dist.get_world_size(team)`, not `rank` and `world_size`.
 """)
 
 src_in_a_group = ask("""
@@ -272,48 +273,49 @@ do in the upper team, ranks 2 and 3?
 ( ) both get rank 0's y
     > Rank 0 is not in their group, and a collective moves data among the members of its group only.
 (x) it raises an error on both
-Why: It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, even where a
-`group` is given. In the lower team `src=0` works, because there rank 0 happens to be number 0. Such code passes every
-test in which there is one group only.
+Why: It raises an error on both: *Global rank 0 is not part of group*. `src` is a rank of the **world**, even if you
+pass a `group`. In the lower team `src=0` works, because there rank 0 happens to be number 0. Such code passes every
+test that has only one group.
 """)
 
 new_group_by_members = ask(f"""
 In the next cell only the even ranks call `new_group`, to make a group of the even ranks. What happens?
 ( ) it raises an error at once
-    > That would need somebody who knows that the odd ranks do not call it. No rank knows what the others do.
+    > To raise an error, torch would have to know that the odd ranks do not call it. No rank knows what the others do.
 (x) nothing that you can see
 ( ) the even ranks wait for the odd ones
     > They would if `new_group` ended in a barrier of all ranks. To connect, the members only need each other.
 Why: Nothing that you can see: no error, no wait, and the group even works. The **next** `new_group` fails, though its
-line is correct and every rank calls it. torch numbers the groups as they are made, and ranks look for each other under
-that number. The even ranks are one ahead now, so they look in a different place than the odd ranks. The lab compares
-what the ranks make under a number, and has named both groups with their lines. torch does not: a program of your own
-hangs.
-Elsewhere: **With NCCL**, on GPUs, the even ranks wait at once, in the `new_group` that only they call: torch makes the
-group out of the world's, and needs all ranks of the world for that. {SEEN}
+line is correct and every rank calls it. torch numbers the groups in the order in which they are made, and ranks find
+each other by that number. The even ranks are now one group ahead, so they use a different number from the odd ranks.
+The lab compares the groups that the ranks make under one number, and named both, with their lines. torch does not
+compare them: outside the lab, your program hangs.
+Elsewhere: **With NCCL**, on GPUs, the even ranks wait at once, in the `new_group` that only they call: torch splits
+the group off the world's, and needs all ranks of the world for that. {SEEN}
 On NCCL: the even ranks wait for the odd ones
 ( ) nothing that you can see
-    > This is what happens with Gloo, where the members only need each other to connect. NCCL's group is split off the
-    world's, and all ranks of the world take part in that.
+    > This is what happens with Gloo, where the members only need each other to connect. With NCCL the group is split
+    off the world's, and all ranks of the world take part in that.
 Why: The even ranks wait for the odd ones. With a `device_id`, which the lab passes, torch makes a group by splitting
 the world's communicator, and **every** rank of the world takes part in a split, member or not. The odd ranks never come
 to it. {SEEN} The lab has freed the even ranks and joined
-all of them anew, so the next `new_group`, which every rank calls, worked. A program of your own hangs at the first.
+all of them anew, so the next `new_group`, which every rank calls, worked. Outside the lab, your program hangs in the
+first one.
 Elsewhere: **With Gloo**, on CPUs, you would have seen nothing: no error, no wait, and the group even works. The *next*
-`new_group` fails, though every rank calls it, because torch numbers the groups, and the even ranks are one ahead. So
-the mistake shows up in a different line.
+`new_group` fails, though every rank calls it, because torch numbers the groups, and the even ranks are one group ahead.
+So the error is raised in a different line from the mistake.
 """)
 
 left_after_death = ask("""
 Every rank holds a trained `model`, and the members of a team hold the same one. Rank 1 now kills itself, with the
 signal that no process can refuse. Which ranks have a `model` afterwards?
 ( ) none: the job is dead
-    > That is what `torchrun` does: it ends the other workers, and they all start again from a checkpoint. The lab
-    keeps the survivors, because you are in the middle of a lesson.
+    > That is how `torchrun` handles it: it ends the other workers, and they all start again from a checkpoint. The
+    lab keeps the survivors, because you are in the middle of a lesson.
 (x) all but rank 1
 ( ) all: rank 0 holds the same model, so rank 1 gets it from there
-    > It could, if somebody sent it. Nothing crosses from one process to another unless both take part.
+    > It could, if rank 0 sent it. Nothing gets from one process to another unless both take part.
 Why: All but rank 1. The survivors are the same processes as before, with the same variables. Rank 1 is a **new**
 process: it has a place in the group, and the imports and functions of your cells, but the old one's variables are gone.
-The process group is new as well, so the groups that you made belong to a world that is gone.
+The process group is new as well, so the groups that you made in the old one no longer work.
 """)

@@ -63,19 +63,19 @@ def run_gradient_back(gradient_back, weight, x):
 def gradient_back(hidden):
     """Bring hidden's gradient from rank 1 to rank 0, and go on backward there.
 
-    Finish the backward pass that stopped on rank 1. There, `hidden` is the tensor that was received, and after
+    Finish the backward pass that stopped on rank 1. On rank 1, `hidden` is the tensor that was received, and after
     `loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with the graph
     of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other ranks call the
     function too and do nothing. Return nothing.
 
-    The check gives both ranks a stage with one `weight`. In the picture, **before** is the weight and the input of that
-    stage, **after** the gradient of the weight.
-    Hint: Which rank has the number that the other one needs? That rank sends; the other makes room and receives.
-    Hint: The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` is room for it.
+    The check gives both ranks a stage with one `weight`. In the picture, **before** shows the weight and the input of
+    that stage, **after** the gradient of the weight.
+    Hint: Which rank has the numbers that the other one needs? That rank sends; the other makes room and receives.
+    Hint: The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` makes room for it.
     Hint: `hidden.backward(gradient)` starts backward in the middle of a graph: `gradient` is the derivative of the loss
-    by `hidden`.
-    Afterwards: Activations forward, gradients back: this is all that pipeline parallelism sends. The exercise
-    `pipeline` does it with any number of stages.
+    with respect to `hidden`.
+    Afterwards: Activations forward, gradients back: pipeline parallelism sends nothing else. The exercise `pipeline`
+    does it with any number of stages.
     """
     if rank == 1:
         dist.send(hidden.grad, dst=0)
@@ -104,20 +104,20 @@ def broken_ring_shift(x):
 def ring_shift(x):
     """Return the left-hand neighbour's x.
 
-    This is the cell above, as a function: it hangs wherever a `send` waits for its receiver, as on Gloo. Repair it with
-    nothing but `send` and `recv`: pass `x` to the right-hand neighbour and return, in a tensor like `x`, what comes
-    from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of the last rank. `x` stays as it is. It
-    must work with **any** number of ranks, odd ones too, and each rank sends one message.
+    This is the cell above, as a function: it hangs on every backend where a `send` waits for its receiver, such as
+    Gloo. Repair it with nothing but `send` and `recv`: pass `x` to the right-hand neighbour and return, in a tensor
+    like `x`, what comes from the left. Rank r ends with the `x` of rank r - 1, and rank 0 with that of the last rank.
+    `x` stays as it is. It must work with **any** number of ranks, odd ones too, and each rank sends one message.
 
     The score counts **steps**: in one step, each rank can send one message and receive one.
     Hint: Every arrow of the wait-for graph is a rank that sends before it receives. Which arrow do you want to turn?
     Hint: If one rank receives first, its left-hand neighbour's send can end, then that rank receives, and so on round
-    the ring. It works, one message after the other.
-    Hint: If every second rank receives first, the messages travel side by side. What do the two ranks at the seam do
-    when their number is odd: is there still a rank that can go ahead?
+    the ring. It works, one message after another.
+    Hint: If every second rank receives first, the messages travel side by side. With an odd number of ranks, ranks
+    0 and N - 1 are neighbours and both send first: is there still a rank that can go ahead?
     Afterwards: With `send` and `recv`, a ring of N ranks takes N steps if one rank receives first, and two or three if
-    every second rank does. The next section shows the calls that do it in one. Every ring algorithm is this step,
-    repeated: lesson 06 repeats it 2(N - 1) times and has an all-reduce.
+    every second rank does. The next section shows calls that do it in one step. Every ring algorithm repeats this step:
+    lesson 06 repeats it 2(N - 1) times to make an all-reduce.
     """
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
     got = torch.empty_like(x)
@@ -144,12 +144,12 @@ def send_uneven(x):
 
     As in `ring_shift`, but `x` has one dimension and **a different length on each rank**; it may be empty. The dtype is
     the same everywhere. Return the left-hand neighbour's `x`, with its own length. No rank knows another rank's length
-    beforehand. Send and receive only, two messages from each rank.
+    beforehand. Use only sends and receives, two messages from each rank.
     Hint: A message is bytes: neither shape nor length travels with it. What must the receiver know before it can make
     room?
-    Hint: Two shifts: first the length, in a tensor with one integer, then the numbers.
+    Hint: Make two shifts: first the length, in a tensor with one integer, then the numbers.
     Hint: `torch.empty(length, dtype=x.dtype, device=device)` is the room for the second shift.
-    Afterwards: `comms.send` and `comms.recv` do the same: a header first, then the tensor.
+    Afterwards: `comms.send` and `comms.recv` do the same: they send a header first, then the tensor.
     """
     right, left = (rank + 1) % world_size, (rank - 1) % world_size
 
@@ -192,19 +192,20 @@ def _haloed(xs: Sequence[Any]) -> list[Any]:
 def halo(x):
     """Return x with the neighbours' border elements on either side.
 
-    A long line of cells is cut into stretches, one for each rank, and a step of a simulation or of a convolution needs
-    the cell on either side of each. `x` is this rank's stretch: one dimension, at least one element, its length perhaps
-    different from the others'. Return a tensor two longer: in front of `x` the **last** element of the rank before,
-    behind it the **first** element of the next rank. Where the line ends, put a 0.
+    A long line of cells is cut into stretches, one for each rank. To update a cell, a step of a simulation or of a
+    convolution needs the cells on either side of it. `x` is this rank's stretch: it has one dimension and at least one
+    element, and its length may differ from the others'. Return a tensor with two more elements: before `x` the
+    **last** element of the rank before, after `x` the **first** element of the next rank. At the ends of the line, put
+    a 0.
 
-    Send and receive only, one element per message, and in no more than four steps, however long the line is.
-    Hint: Each rank sends `x[:1]` to the left and `x[-1:]` to the right. Which of its neighbours does the first rank not
-    have, and the last?
-    Hint: If all send to the right first, only the last rank, which sends nothing, can receive: the messages go one
-    after another. Start them all, then wait.
+    Use only sends and receives, one element per message, and no more than four steps, however long the line is.
+    Hint: Each rank sends `x[:1]` to the left and `x[-1:]` to the right. Which neighbour does the first rank not have,
+    and which one the last rank?
+    Hint: If all ranks send to the right first, only the last rank, which sends nothing, can receive: the messages go
+    one after another. Start them all, then wait.
     Hint: `dist.irecv` fills a slice too: `wide[:1]` shares its memory with `wide`.
     Afterwards: Simulations call the borrowed cells a halo or ghost cells. Convolutions over an image that is split
-    between ranks, and attention over a window of a split sequence, exchange the same. Two steps are enough: in the
+    between ranks, and attention over a window of a split sequence, make the same exchange. Two steps are enough: in the
     first one all messages go to the right, in the second one all go to the left.
     """
     wide = torch.cat([x.new_zeros(1), x, x.new_zeros(1)])
@@ -263,18 +264,18 @@ def pipeline(first, second, weight):
     brings two micro-batches, `first` and `second`; on the other ranks these are tensors of the same shape and dtype, to
     receive into. The loss is the sum of all that comes out of the last stage, for both micro-batches.
 
-    Send activations forward and gradients back, and return on every rank the gradient of the loss by its `weight`. Send
-    and receive only, between neighbours. The second micro-batch does not wait until the first is back: 2N + 2 steps are
-    enough.
-    Hint: Forward for both micro-batches, and keep what you will need; then backward for both, in the same order on
-    every rank.
+    Send activations forward and gradients back, and return on every rank the gradient of the loss with respect to its
+    `weight`. Use only sends and receives, between neighbours. The second micro-batch does not wait until the first is
+    back: 2N + 2 steps are enough.
+    Hint: Go forward with both micro-batches, and keep what you will need; then go backward with both, in the same order
+    on every rank.
     Hint: What you receive is a leaf of this rank's graph: call `requires_grad_()` on it before you compute, and its
-    `.grad` is what the rank before wants. What you send is `out.detach()`.
+    `.grad` is what the rank before needs. What you send is `out.detach()`.
     Hint: `out.backward(gradient)` takes the gradient that came from the next rank; on the last rank it is all ones,
-    since the loss is a sum. Two calls add up in `weight.grad` by themselves.
-    Afterwards: This is GPipe's schedule. The last stage could send the first gradient back before it takes the second
-    activation, and free memory sooner; that is 1F1B. With blocking sends it locks up, unless the neighbours agree on
-    the order.
+    since the loss is a sum. The gradients of the two calls add up in `weight.grad`.
+    Afterwards: This is GPipe's schedule. The last stage could send the first gradient back before it receives the
+    second activation, and free memory sooner: that is 1F1B. With blocking sends it deadlocks, unless the neighbours
+    agree on the order.
     """
     weight = weight.clone().requires_grad_()
     passed = []
@@ -311,17 +312,17 @@ def pipeline(first, second, weight):
 def prefix_sum(x):
     """Return the sum of the x of ranks 0 to this one.
 
-    Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum of the `x` of the ranks
-    0 to r, on rank r: rank 0 returns its own numbers, the last rank everyone's sum. `x` stays as it is. Send and
-    receive only, and in no more than **⌈log₂ N⌉ steps**: two with four ranks, ten with a thousand. A message down the
-    whole line is too slow.
-    Hint: After the first step a rank may know the sum of two neighbouring ranks, itself and the one before. Whose sum
-    of two would complete it to a sum of four?
-    Hint: In step k = 0, 1, … each rank sends what it has so far to the rank 2ᵏ further on. The last 2ᵏ ranks have
-    nobody to send to, and the first 2ᵏ nobody to receive from.
+    Every rank brings a tensor `x` of the same shape and dtype. On rank r, return a new tensor with the sum of the `x`
+    of ranks 0 to r: rank 0 returns its own numbers, the last rank the sum over all ranks. `x` stays as it is. Use only
+    sends and receives, and no more than **⌈log₂ N⌉ steps**: two with four ranks, ten with a thousand. A message down
+    the whole line is too slow.
+    Hint: After the first step a rank may know the sum of two neighbouring ranks, itself and the one before. Which other
+    sum of two would make it a sum of four?
+    Hint: In step k = 0, 1, … each rank sends what it has so far to the rank 2ᵏ places further on. The last 2ᵏ ranks
+    have no rank to send to, and the first 2ᵏ none to receive from.
     Hint: Do not add into the tensor that is still being sent: `total = total + before` makes a new one.
-    Afterwards: This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, and
-    ends sooner: for small messages, steps are what costs. MPI's call for it is `MPI_Scan`.
+    Afterwards: This is the scan of Hillis and Steele. It sends more messages than the line, N·log₂ N instead of N, but
+    it ends sooner: with small messages, the number of steps decides. MPI's call for it is `MPI_Scan`.
     """
     total, distance = x.clone(), 1
     while distance < world_size:
@@ -343,7 +344,7 @@ Rank 1 has computed the loss from the activations that it received, and calls `l
 gradient afterwards?
 ( ) the embedding on rank 0, and the hidden and the output layer on rank 1
     > This is what training needs, and it would be true if autograd had followed the message. But its graph lives in
-    one process: for rank 1, the activations are a leaf that came from nowhere.
+    one process: on rank 1, the activations are a leaf of the graph.
 (x) the hidden and the output layer on rank 1, and none on rank 0
 ( ) all three layers on rank 1, and none on rank 0
     > This would be true if rank 1 had looked up the characters in its own copy of the embedding. It computed with the
@@ -358,16 +359,16 @@ late_receiver = ask("""
 Rank 1 receives a second late. When does rank 0 return from its `send` of four bytes?
 ( ) at once: four bytes fit into the network's buffers, whatever rank 1 is doing
     > This would be true if `send` only handed the bytes over to the network. Some MPI libraries do that with small
-    messages; Gloo does it with none.
+    messages; Gloo never does.
 ( ) not at all: rank 1 is not ready, so the send fails
     > This would be true if a send needed a receiver that is already there. It waits for one, for as long as the
     group's time-out allows: half an hour unless you pass a different one.
 (x) a second later: when rank 1 receives
-Why: A second later. On Gloo a send is a **rendezvous**: sender and receiver meet, and the one who comes first waits for
-the other, even for four bytes. Rank 0's `send` takes as long as rank 1 is late, and all of that time is waiting. Ranks
-2 and up take no part and go on at once.
-Elsewhere: **With NCCL**, on GPUs, `send` puts the message into the GPU's queue and returns at once. If anything waits
-for the receiver then, it is the queue, and you notice it where the program needs a number from the GPU. The first
+Why: A second later. On Gloo a send is a **rendezvous**: sender and receiver meet, and the first to arrive waits for
+the other, even for four bytes. Rank 0's `send` takes as long as rank 1 is late. All of that time is waiting. Ranks 2
+and up take no part and go on at once.
+Elsewhere: **With NCCL**, on GPUs, `send` puts the message into the GPU's queue and returns at once. After that, only
+the queue can wait for the receiver, and you notice it where the program needs a number from the GPU. The first
 message between two ranks is different: both have to set up their connection, and that can block the program. (From the
 sources of torch and NCCL.)
 On NCCL: at once: four bytes fit into the network's buffers, whatever rank 1 is doing
@@ -375,15 +376,15 @@ On NCCL: at once: four bytes fit into the network's buffers, whatever rank 1 is 
     > This is what Gloo does, where a send waits for its receiver. On NCCL the program only hands the message to the
     GPU's queue.
 ( ) not at all: rank 1 is not ready, so the send fails
-    > This would be true if a send needed a receiver that is already there. The message is kept until rank 1 comes for
+    > This would be true if a send needed a receiver that is already there. The message is kept until rank 1 receives
     it.
 Why: At once. On NCCL `send` puts the message into the GPU's queue and returns. The queue does not wait here either,
-because NCCL keeps room for a few messages that nobody has received yet; with a message too large for it, the queue
-would wait, and you would notice where the program needs a number from the GPU: in `print`, `.item()` or
+because NCCL has room for a few messages that have not been received yet. With a message too large for that room, the
+queue would wait, and you would notice where the program needs a number from the GPU: in `print`, `.item()` or
 `torch.cuda.synchronize()`. (Only the first message between two ranks can block the program: both have to set up their
 connection. These two have talked before. All of this is from the sources of torch and NCCL.)
 Elsewhere: **With Gloo**, on CPUs, rank 0 returns a second later. A send is a **rendezvous** there: sender and receiver
-meet, and the one who comes first waits for the other, even for four bytes.
+meet, and the first to arrive waits for the other, even for four bytes.
 """)
 
 closed_ring = ask(f"""
@@ -391,32 +392,32 @@ Every rank sends to its right-hand neighbour, then receives from its left-hand o
 is rank 0. What happens?
 ( ) every rank gets its left-hand neighbour's number, all at the same time
     > This would be true if `send` did not wait for its receiver. Every rank has a matching receive in its program,
-    but it stands below the send, and nobody gets there.
+    but it stands below the send, and no rank gets that far.
 ( ) every rank gets its left-hand neighbour's number, one rank after another
-    > It was so on the line, because the last rank had nothing to send and could receive straight away. In a ring
-    there is no last rank: nobody can begin.
+    > That happened on the line, because the last rank had nothing to send and could receive straight away. A ring has
+    no last rank, so no rank can begin.
 ( ) rank 0 waits for ever, and all the others get their number
     > This would be true if rank 0's message were the only one with a problem. But each rank's send needs the next
     rank to receive, so as long as one rank waits, its left-hand neighbour waits too.
 (x) no rank gets anything: all of them wait
-Why: All of them wait, in `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive as soon as its own send is
-over, which waits for rank 2, and so on, back to rank 0. More time does not help.
+Why: All of them wait, in `send`. Rank 0 waits until rank 1 receives. Rank 1 will receive once its own send is over,
+which waits for rank 2, and so on, back to rank 0. More time does not help.
 
 The picture is the **wait-for graph**: an arrow leads from each rank to the one that it waits for. It contains a
 **cycle**: follow the arrows, and you come back to where you began. A cycle in the wait-for graph is a **deadlock**. The
 smallest one has two ranks, rank 0 waiting for rank 1 and rank 1 for rank 0: two pipeline stages, say, of which one
 sends activations forward while the other sends a gradient back. `lab.why()` shows the picture again.
 
-Here the lab noticed that nothing moved, freed the ranks and joined them again. A job of your own would wait until its
-group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one.
+Here the lab noticed that nothing moved, freed the ranks and joined them again. Outside the lab, your job would wait
+until its group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one.
 Elsewhere: **With NCCL**, on GPUs, all four ranks got their number from this cell, because so small a message is sent
 off into a buffer before anybody receives it. {SEEN} Do not
 rely on it: a message that is larger than the buffer, or the first one between its two ranks, still needs both of them.
 (From NCCL's source.)
 On NCCL: every rank gets its left-hand neighbour's number, all at the same time
 ( ) every rank gets its left-hand neighbour's number, one rank after another
-    > This would be true if a rank had to begin by receiving. Here all sends end without a receiver, so nobody's turn
-    comes before the others'.
+    > This would be true if a rank had to begin by receiving. Here all sends end without a receiver, so no rank has to
+    wait for its turn.
 ( ) rank 0 waits for ever, and all the others get their number
     > This would be true if rank 0's send needed its receiver, and the others' did not. All four are alike.
 ( ) no rank gets anything: all of them wait
@@ -440,13 +441,13 @@ second late to receive. What does it get?
     receiver is there.
 (x) 99.0
 ( ) an error
-    > This would be true if somebody watched the tensor. The memory is yours: neither torch nor Gloo sees that you
-    write into it.
+    > This would be true if the tensor were watched. The memory is yours: neither torch nor Gloo sees that you write
+    into it.
 Why: 99.0. `isend` makes no copy: it reads your tensor when the receiver is there. Had rank 1 been early, it might have
 received 1.0. The answer depends on who is faster, and that is a **race**.
 
 Until `wait()` returns, do not write into a tensor that is being sent, and do not read one that is being received.
-Elsewhere: (Gloo carries tensors on the CPU, also where there are GPUs.) **With NCCL** it is a race as well: the send
+Elsewhere: (Gloo carries tensors on the CPU, even if there are GPUs.) **With NCCL** it is a race as well: the send
 and the `fill_` are two pieces of work in two queues of the GPU, and nothing orders them until `wait()`. (From torch's
 source, not run.)
 """)
@@ -462,9 +463,9 @@ has it been computed?
     > This would be true of a collective, where everyone waits for the slowest rank. Here a worker waits only for the
     server's answer, and the server takes whichever message comes first.
 (x) the very first one, without any of the others' updates
-Why: The very first one: in the last line that rank 0 printed, there were 0 updates so far when the slow one was
-computed, and all the others when it was applied. Nobody waited for the slow worker, and that is the price: its update
-is **stale**. It corrects a weight that has moved on since.
+Why: The very first one: in the last line that rank 0 printed, the weight held 0 updates when the slow one was
+computed, and all the other updates when it was applied. No rank waited for the slow worker, and that has a price: its
+update is **stale**. It corrects a weight that has changed since.
 
 This is asynchronous training with a parameter server. Lesson 10 trains with it and measures what staleness does to the
 loss.
@@ -477,15 +478,15 @@ Rank 0 sends the floats [1.0, 2.0]. Rank 1 receives them into a tensor of int32.
     > This would be true if the message said that it carries floats, so that the receiver could convert them. It does
     not say so.
 ( ) an error: the dtypes do not match
-    > This would be true if somebody compared the two dtypes. A receive on Gloo looks at the number of bytes only, and
-    they fit.
+    > This would be true if the two dtypes were compared. On Gloo, a receive looks only at the number of bytes, and that
+    fits.
 Why: Two quite different integers, without any error. A message is **bytes**: neither dtype nor shape travels with it,
-and nobody compares them. 1065353216 is how the float 1.0 looks when its 32 bits are read as an integer.
+and they are never compared. 1065353216 is how the float 1.0 looks when its 32 bits are read as an integer.
 
-In the tensor with too much room, the rest stays as it was. With too **little** room the receiving process ends at once,
-on Gloo. So both sides must know dtype and shape, or send them ahead: `comms.send` and `comms.recv` do that, for any
+In the tensor with too much room, the rest stays as it was. With too **little** room, Gloo ends the receiving process at
+once. So both sides must know dtype and shape, or send them ahead: `comms.send` and `comms.recv` do that, for any
 tensor and any Python object.
-Elsewhere: (Gloo carries tensors on the CPU, also where there are GPUs.) **NCCL** asks both sides for the same dtype and
-length and does not compare them either. What is left in the tensor if they differ is undefined. (From its
+Elsewhere: (Gloo carries tensors on the CPU, even if there are GPUs.) **NCCL** requires the same dtype and length on
+both sides and does not compare them either. If they differ, it is undefined what the tensor holds afterwards. (From its
 documentation, not run.)
 """)
