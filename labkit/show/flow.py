@@ -247,7 +247,7 @@ def _call(code: str) -> str:
     outer = [line for line in lines if line[0] not in " \t"]
     talking = [line for line in lines if "dist." in line or "comms." in line]
     inner = " · ".join(line.strip() for line in talking)
-    line = next((line for line in reversed(talking) if line in outer), inner) or (outer or [""])[-1]
+    line = next((line for line in reversed(talking) if line in outer), inner) or (lines or [""])[-1].strip()
     return line if len(line) <= 60 else line[:59] + "…"
 
 

@@ -144,19 +144,19 @@ def broken_push_gradient(window, gradient, lr):
 def push_gradient(window, gradient, lr):
     """Add -lr * gradient to the weights in rank 0's window.
 
-    The weights stand in rank 0's window. Add `-lr * gradient` to them there, and return when it is done. All ranks do
-    this, rank 0 too, as often as they like and at the same time; **no update may be lost**. Rank 0 does not answer: no
-    messages and no fence.
+    The weights are in rank 0's window. Add `-lr * gradient` to them there, and return when it is done. All ranks do
+    this, rank 0 too, any number of times and at the same time; **no update may be lost**. Rank 0 does not answer, so
+    use no messages and no fence.
 
-    Run the check on the specimen first. It does what the counter did, and the check lets an update of another rank
-    arrive at the worst moment, every time. The picture has the ranks' gradients on the left. On the right is what has
-    become of rank 0's weight, which was 1, with `lr = 0.5`.
-    Hint: Between the `get` and the `put` any rank may write. What is written over is gone.
-    Hint: Say what to add, not what shall stand there: then it does not matter who came before.
+    First run the check on the function as it is. The function does what the counter did, and the check lets an update
+    of another rank arrive at the worst moment, every time. The picture shows the ranks' gradients on the left and rank
+    0's weight afterwards on the right; it was 1, with `lr = 0.5`.
+    Hint: Between the `get` and the `put` any rank may write. What is overwritten is lost.
+    Hint: Say what to add instead of what the new value is. Then it does not matter which rank came before.
     Hint: `window.accumulate(-lr * gradient, to=0)`, and flush.
-    Afterwards: With `with window.lock(0):` around a get and a put it is right as well, and slower: the lock keeps the
-    others out while you read, compute and write. Accumulate keeps them out for the addition alone. Training in this way
-    has a name, Hogwild: each weight is added to atomically, and no lock holds the weights together.
+    Afterwards: A get and a put inside `with window.lock(0):` are right as well, but slower: the lock keeps the others
+    out while you read, compute and write. Accumulate keeps them out during the addition only. Training in this way is
+    called Hogwild: each weight is updated atomically, but no lock covers all weights together.
     """
     window.accumulate(-lr * gradient, to=0)
     window.flush()
@@ -199,16 +199,16 @@ def run_take_ticket(take_ticket, times):
 def take_ticket(window):
     """Return the number in rank 0's window, and leave the next one there.
 
-    Ranks that differ in speed should not get equal shares of the work: whoever is free takes the next batch. So rank
-    0's window holds a counter, one whole number, 0 at first. Return the number that stands there, and leave the next
-    one. All ranks call this at any time: **no number may be handed out twice**, and none left out. No messages, no
-    fence. (The picture has on the left how many numbers each rank asks for.)
-    Hint: Reading and writing must be one thing to all others. An accumulate alone does not tell you what was there.
-    Hint: Which lock? The one that the others ask for, too: that of rank 0's window.
-    Hint: `with window.lock(0):`, and in it a `get`, and a `put` of one more. It flushes as it unlocks.
-    Afterwards: MPI has this in one call, `Fetch_and_op`, and NVSHMEM as `atomic_fetch_add`: the network card or the
-    memory does it, and no lock is needed. A lock that is never released stops everybody, and MPI would not tell you who
-    holds it.
+    If ranks differ in speed, they should not get equal shares of the work: a rank that is free takes the next batch.
+    So rank 0's window holds a counter, one whole number, 0 at first. Return the number that is there, and leave the
+    next one. All ranks call this at any time: **no number may be handed out twice**, and none may be left out. Use no
+    messages and no fence. (In the picture, the numbers on the left are how many numbers each rank asks for.)
+    Hint: No other rank may come between reading and writing. An accumulate alone does not tell you what was there.
+    Hint: Which lock? The one that all ranks ask for: that of rank 0's window.
+    Hint: `with window.lock(0):`, and in it a `get`, and a `put` of one more. Unlocking flushes.
+    Afterwards: MPI has this in one call, `Fetch_and_op`, and NVSHMEM has `atomic_fetch_add`: the network card or the
+    memory does it, and no lock is needed. A lock that is never released stops all ranks, and MPI would not tell you
+    which rank holds it.
     """
     with window.lock(0):
         ticket = window.get(0)
@@ -299,9 +299,9 @@ def run_read_whole(read_whole, numbers, updates):
     minutes=5,
     difficulty=2,
     inputs=lambda n: [
-        Case(counting(n, 3), "nobody writes", {"updates": 0}),
+        Case(counting(n, 3), "no rank writes", {"updates": 0}),
         Case(counting(n, 2), "the owner writes once", {"updates": 1}),
-        Case(draws(n, 3, "int64", seed=1), "three times, one after the other", {"updates": 3}),
+        Case(draws(n, 3, "int64", seed=1), "three times, one after another", {"updates": 3}),
         Case(draws(n, 12), "twice, and twelve numbers", {"updates": 2}),
     ],
     forbids=MESSAGES,
@@ -311,24 +311,24 @@ def run_read_whole(read_whole, numbers, updates):
 def read_whole(window, of):
     """Return the numbers behind the version in rank of's window, all of one version.
 
-    In the training above, rank 1 may have to wait while rank 0 reads: a lock takes the owner's time. An owner that must
-    never wait takes none. Place 0 of its window holds a **version number**, 0 at first, with the numbers behind it, and
-    it writes new ones in three lines: `window.mine[0] += 1`, then `window.mine[1:] = newest`, then `window.mine[0] +=
-    1` again. So the version is odd while it writes.
+    At the beginning of the lesson, rank 1 may have to wait while rank 0 reads: a lock costs the owner time. An owner
+    that must never wait takes no lock. Place 0 of its window holds a **version number**, 0 at first, with the numbers
+    behind it, and it writes new ones in three lines: `window.mine[0] += 1`, then `window.mine[1:] = newest`, then
+    `window.mine[0] += 1` again. So the version is odd while it writes.
 
     Return the numbers in rank `of`'s window, without the version and **all of one version**. A `get` copies one number
-    after another, and the owner may write meanwhile: where that has happened, try again. No lock, no messages, no
-    fence. (In the picture, each rank reads the window of the next one, and nobody writes.)
-    Hint: A version tells you what was true when you read it. When do you have to read it, so that it says something
-    about the numbers?
+    after another, and the owner may write meanwhile: if that has happened, try again. Use no lock, no messages and no
+    fence. (In the picture, each rank reads the window of the next one, and no rank writes.)
+    Hint: A version number tells you the state at the moment when you read it. When do you have to read it to know the
+    version of the numbers?
     Hint: Read it before the numbers and after them. If it is the same both times, the owner has neither begun nor ended
     an update in between; if it is even, it was not in the middle of one.
     Hint: In a loop: `before = window.get(of, size=1)`, then `numbers = window.get(of, at=1)`, then `after =
     window.get(of, size=1)`.
     Afterwards: This is called a **seqlock**; programs on Linux read the clock in this way. The owner never waits and
-    does not know who reads. The readers pay: they try again, and a reader that never finds a gap between two updates
-    never ends. A seqlock also needs the owner's writes to arrive in their order. On x86 processors they do. On other
-    processors, and over a network, owner and reader must ask for that order with a memory barrier.
+    does not know which ranks read. Instead, the readers may have to try again, and a reader that never finds a gap
+    between two updates never ends. A seqlock also needs the owner's writes to arrive in their order. On x86 processors
+    they do. On other processors, and over a network, owner and reader must ask for that order with a memory barrier.
     """
     while True:
         before = window.get(of, size=1).item()
@@ -348,8 +348,8 @@ rank 0 have weights of rank 1?
 (x) after all 30 training steps
 ( ) never: rank 1 does not know that rank 0 is waiting
     > Rank 1 need not know it. It calls `send` after its training, and there the two meet.
-Why: After all 30. A message takes two: rank 0 waits until rank 1 comes to its `send`. For an answer in between, rank 1
-would have to stop again and again and ask whether somebody wants something.
+Why: After all 30. A message needs both ranks: rank 0 waits until rank 1 comes to its `send`. To answer earlier, rank 1
+would have to stop again and again and check whether another rank is asking.
 """)
 
 three_places = series(
@@ -358,36 +358,36 @@ Four ranks, windows of three places, all 0. What will you find? (With fewer rank
 """,
     get_after_put="""
 Place 0: the last rank puts a 7 into rank 0's window and gets that place in its next line. It finds:
-(x) the 0 that stood there
+(x) the 0 that was there
 ( ) the 7
-    > That would be true if `put` returned when the number is there. It returns when it is handed over.
+    > That would be true if `put` returned once the number has arrived. It returns once the number is handed over.
 ( ) nothing: `get` raises an error
-    > That would help, but nobody checks it. A `get` returns whatever stands there.
-Why: The 0 that stood there. A put may be under way until you wait for it, as in `fence`. In this window it always is,
-so that you see it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up once in a while.
+    > That would help, but it is not checked. A `get` returns whatever is there.
+Why: The 0 that was there. A put may be under way until you wait for it, as in `fence`. In this window it always is, so
+that you see it; with MPI or on a GPU the 7 may be there already, and then the mistake shows up only once in a while.
 """,
     puts_to_one_place="""
 Place 1: every rank but rank 0 puts its own number there, 1, 2 and 3. After the fence it holds:
 ( ) 6, the sum
-    > That would be true of `accumulate`. A put writes over what it finds.
+    > That would be true of `accumulate`. A put overwrites what is there.
 ( ) 3: the highest rank comes last
     > That would be true if ranks took turns. Nothing decides which of them comes last.
 ( ) an error: the place is taken
-    > That would be true if somebody checked. The owner takes no part, and the other ranks do not know.
-(x) 1, 2 or 3: any of them, from run to run
-Why: One of the three, whichever was written last. MPI is stricter: it calls the result of two puts to the same place,
-without anything in between, undefined.
+    > That would be true if this were checked. The owner takes no part, and the other ranks do not know.
+(x) 1, 2 or 3: it may differ from run to run
+Why: One of the three: the one that was written last. MPI promises less: the result of two puts to the same place, with
+nothing in between to order them, is undefined.
 """,
     adds_to_one_place="""
 Place 2: every rank but rank 0 accumulates its own number there, 1, 2 and 3. After the fence it holds:
-( ) 1, 2 or 3: any of them, from run to run
+( ) 1, 2 or 3: it may differ from run to run
     > That would be true of `put`. Here each number is added to what is there.
 (x) 6, the sum
 ( ) 6 most of the time, and less when two ranks come at the same time
-    > That would be true if each rank read, added and wrote in three steps. An accumulate is a single step: nobody
-    comes in between.
-Why: The sum, every time, in whatever order they came. Accumulate is **atomic**, number by number: others see the place
-before the addition or after it.
+    > That would be true if each rank read, added and wrote in three steps. An accumulate is a single step: no other
+    rank comes in between.
+Why: The sum, every time, whatever the order of the ranks. Accumulate is **atomic**, number by number: other ranks see
+the place before the addition or after it.
 """,
 )
 
@@ -395,13 +395,14 @@ count_together = ask("""
 Rank 0's window holds a 0. Four ranks all start at once, and each does this 400 times: get the number, put that number
 plus one, flush. They make no other call. What does the window hold in the end?
 ( ) 1,600
-    > That would be true if nobody else wrote between a rank's get and its put. Nothing keeps the others out.
+    > That would be true if no other rank wrote between a rank's get and its put. Nothing keeps the others out.
 ( ) 400: all ranks count the same numbers
-    > That would be true if all ranks went in step, each get at the same moment. They do not wait for one another.
+    > That would be true if all ranks were in step and made each get at the same moment. They do not wait for one
+    another.
 (x) less than 1,600, and a different number from run to run
 ( ) more than 1,600 at times: some ranks count twice
-    > Each put writes one more than was read. No update can count twice; it can only be written over.
-Why: Less than 1,600, and a different number from run to run. Two ranks read the same number, and both write one more:
-two updates have become one. A rank that is held up between its get and its put does worse: it writes an old number over
-all that has been counted since. This is a **race**.
+    > Each put writes one more than was read. No update can count twice; it can only be overwritten.
+Why: Less than 1,600, and a different number from run to run. If two ranks read the same number, both write one more:
+two updates have become one. A rank that is delayed between its get and its put loses even more: with an old number, it
+overwrites all that has been counted since. This is a **race**.
 """)

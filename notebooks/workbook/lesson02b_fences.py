@@ -99,17 +99,17 @@ def ring_by_puts(window, x, steps):
     """Pass x on to the right so many times; return what has arrived.
 
     Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has arrived: the
-    `x` of the rank that is `steps` places to the left. The windows are as long as `x`. No messages; ranks meet in
+    `x` of the rank that is `steps` places to the left. The windows are as long as `x`. Use no messages; ranks meet in
     `window.fence()` only.
 
-    The specimen is right for one step. With more, it is right most of the time. Run its check first: the check makes a
-    different rank slow after each fence.
-    Hint: A fence says that all puts before it are there. It does not say that everybody has read them.
-    Hint: What may a fast rank do right after its `get`, while its neighbour has not yet come to its own?
+    The function as it is works for one step. With more steps, it is right most of the time. Run its check first: the
+    check makes a different rank slow after each fence.
+    Hint: After a fence, all puts before it have arrived. That does not mean that every rank has read them.
+    Hint: What may a fast rank do right after its `get`, while its neighbour has not yet come to its own `get`?
     Hint: Put, fence, get, fence.
-    Afterwards: A message brings both: the data is there when `recv` returns, and the next message waits until somebody
-    receives it. With puts, you need one fence for each. If two windows take turns, one fence a step is enough: the next
-    put goes where nobody reads.
+    Afterwards: A message guarantees two things: the data is there when `recv` returns, and the next message waits until
+    it is received. With puts, you need a fence for each of the two. If two windows take turns, one fence per step is
+    enough, because the next put goes into a window that no rank is reading.
     """
     for _ in range(steps):
         window.put(x, to=(rank + 1) % world_size)
@@ -125,7 +125,7 @@ def _several(n: int) -> list[Case]:
 
     return [
         Case(counting(n, n), "one number for each rank"),
-        Case([(x, x + 1) for x in counting(n, 2 * n)], "two calls, one after the other"),
+        Case([(x, x + 1) for x in counting(n, 2 * n)], "two calls, one after another"),
         Case(three(1, "int64"), "three calls with a single number"),
         Case(three(301, "float64"), "three calls with 301 numbers"),
     ]
@@ -163,23 +163,24 @@ def all_reduce_by_puts(window, x):
     """Return the sum of all ranks' x: rank r adds up chunk r, and puts it into all windows.
 
     Return the sum of all ranks' `x`, on every rank. The windows are as long as `x`; the function is called several
-    times in a row with the same window, in which anything may stand. No messages; ranks meet in `window.fence()` only.
-    A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: so **rank r adds up chunk r**
-    of `x.tensor_split(world_size)`, and hands the sum to the others. Chunk r begins where the chunks before it end.
-    Hint: It has two halves: everyone adds its chunk r to what stands at rank r; then rank r puts the sum into all other
-    windows, where the same chunk belongs. What stands in the window before?
-    Hint: `starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Between two things that must not meet
-    stands a fence: clear, fence, accumulate, fence, put, fence.
+    times in a row with the same window, which may hold any numbers before. Use no messages; ranks meet in
+    `window.fence()` only. A rank may put, accumulate and get 2 (N − 1)/N S bytes in all in other ranks' windows: so
+    **rank r adds up chunk r** of `x.tensor_split(world_size)`, and puts the sum into the others' windows. Chunk r
+    begins where the chunks before it end.
+    Hint: It has two halves. First every rank adds its chunk r to rank r's window. Then rank r puts the sum into all
+    other windows, at the place of chunk r. What is in the windows before?
+    Hint: `starts = [sum(map(len, chunks[:r])) for r in range(world_size)]`. Put a fence between two steps that must not
+    overlap: clear, fence, accumulate, fence, put, fence.
     Hint: `window.accumulate(chunks[r], to=r, at=starts[r])` for every r; then `mine = window.get(rank, at=starts[rank],
     size=len(chunks[rank]))` and `window.put(mine, to=r, at=starts[rank])` for every other r.
     Afterwards: These are the two shots of `two_shot_all_reduce_`, which symmetric memory offers on GPUs. In the
-    one-shot version everybody reads everybody's x. It moves (N − 1) S bytes and needs one fence less: it wins where x
-    is small.
+    one-shot version every rank reads the `x` of all ranks. It moves (N − 1) S bytes and needs one fence less, so it is
+    faster if `x` is small.
     """
     chunks = x.tensor_split(world_size)
     starts = [sum(map(len, chunks[:r])) for r in range(world_size)]
     window.mine.zero_()
-    window.fence()  # nobody adds before all are zero
+    window.fence()  # no rank adds before all are zero
     for r in range(world_size):
         window.accumulate(chunks[r], to=r, at=starts[r])
     window.fence()  # the sums are complete

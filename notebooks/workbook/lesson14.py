@@ -38,7 +38,7 @@ def broken_train_and_validate(gradients, held_out):
         sums.append(total)
         if rank == 0:
             score = (total * held_out).sum()
-            dist.broadcast(score, src=0)  # tell everybody
+            dist.broadcast(score, src=0)  # tell all ranks
             scores.append(score)
     return torch.stack(sums), torch.stack(scores)
 
@@ -48,11 +48,11 @@ def train_and_validate(gradients, held_out):
     """Return the summed gradients of each step, and rank 0's scores.
 
     `gradients` has one row for each step. In each step, all ranks sum their rows, and rank 0 validates: it multiplies
-    the sum with `held_out`, which **only rank 0 has** (the others bring zeros), and tells the score to everybody.
-    Repair the function: **on every rank** return the sums and the scores of all steps, two tensors. Two calls a step
-    are enough.
-    Hint: Which calls does rank 0 make in a step, in their order? Which ones does rank 1 make?
-    Hint: A collective belongs to all ranks of its group. What only rank 0 does may stand in an `if`, but not the call.
+    the sum by `held_out`, which **only rank 0 has** (the others bring zeros), and tells all ranks the score. Repair the
+    function: **on every rank** return the sums and the scores of all steps, two tensors. Two calls per step are enough.
+    Hint: Which calls does rank 0 make in a step, and in which order? Which ones does rank 1 make?
+    Hint: Every rank of the group makes every collective call. Work that only rank 0 does may be inside an `if`, but the
+    call may not.
     Hint: The other ranks need a tensor to receive into: of the same shape and dtype as rank 0's score.
     Afterwards: Leave the work in `if rank == 0:` and take the call out of it. The same holds for a `barrier`, for a
     `state_dict()` of a sharded model, which communicates inside, and for a logger that averages before it prints.
@@ -101,12 +101,12 @@ def train_until_worse(losses):
     """Return the mean losses of all steps before the first one that is worse.
 
     `losses` holds this rank's validation loss after each step, at least one. Training ends before the first step whose
-    loss is worse (larger) than that of the step before it. Repair the function: what counts is the **mean** over the
-    ranks. Return the mean losses up to there, without the worse one, a tensor, on every rank.
-    Hint: Which number decides whether a rank goes on? Is it the same one on all ranks?
-    Hint: After an all-reduce all ranks hold the same number. Decide on that one.
-    Afterwards: Every decision about going on has to be taken from a number that is the same on all ranks: an early
-    stop, a skipped step after an overflow, the end of the data, a time limit. Where the ranks may differ, all-reduce a
+    loss is worse (larger) than that of the step before it. Repair the function: the loss that counts is the **mean**
+    over the ranks. On every rank, return a tensor with the mean losses of all steps before the worse one.
+    Hint: Which number decides whether a rank goes on? Is it the same number on all ranks?
+    Hint: After an all-reduce all ranks hold the same number. Let that number decide.
+    Afterwards: Every decision to go on or to stop has to depend on a number that is the same on all ranks: an early
+    stop, a skipped step after an overflow, the end of the data, a time limit. If the ranks may differ, all-reduce a
     flag first.
     """
     history, before = [], torch.inf
@@ -149,10 +149,10 @@ def mean_loss(losses):
     `losses` holds the losses of this rank's rows. In the last batch the ranks have **different numbers of rows**,
     perhaps none. Repair the function: return the mean over all rows of all ranks, a tensor with one number, on every
     rank. One call is enough.
-    Hint: All ranks have to bring tensors of the same length. Which few numbers must a rank bring for a mean?
-    Hint: The sum of its losses and how many they are: two numbers, in one tensor.
-    Afterwards: An all-reduce of unequal lengths is never right. Gloo adds what it finds, in pieces that do not fit
-    together; some ranks wait for bytes that nobody sends, and others go on with wrong numbers.
+    Hint: All ranks have to bring tensors of the same length. Which few numbers must each rank bring for a mean?
+    Hint: The sum of its losses and their number: two numbers, in one tensor.
+    Afterwards: An all-reduce of unequal lengths is never right. Gloo adds pieces that do not belong together; some
+    ranks wait for bytes that no rank sends, and others go on with wrong numbers.
     """
     both = torch.stack([losses.sum(), torch.tensor(float(len(losses)), device=device)])
     dist.all_reduce(both)
@@ -182,14 +182,14 @@ def broken_sum_in_float32(x):
     keeps_input=True,
 )
 def sum_in_float32(x):
-    """Return everyone's sum.
+    """Return the sum over all ranks, in float32.
 
     One rank's `x` came from numpy, and numpy's numbers are **float64**; the others' are float32. Repair the function:
     return the sum over all ranks as float32, on every rank. `x` stays as it is.
     Hint: What do the ranks have to agree on before a collective, besides the call and the length?
-    Hint: `x.to(torch.float32)` converts. Does it copy, too, where there is nothing to convert?
-    Afterwards: Every rank counts bytes as its own dtype says. Where the sizes differ, Gloo ends the process (SIGABRT);
-    where they are equal, as with int32 and float32, it hands out garbage and says nothing.
+    Hint: `x.to(torch.float32)` converts. Does it also copy if there is nothing to convert?
+    Afterwards: Every rank works out the number of bytes from its own dtype. If the sizes differ, Gloo ends the process
+    (SIGABRT). If they are equal, as with int32 and float32, you get garbage without an error.
     """
     total = x.to(torch.float32, copy=True)
     dist.all_reduce(total)
@@ -224,10 +224,10 @@ def log_sums(loss, rows):
     Sum `loss` over the ranks, and sum `rows` over the ranks; both have the same shape. Rank 0 needs `rows` first, for
     its log. Repair the function: return both sums, `loss` and `rows`, on every rank. Both stay as they are. Two calls
     are enough.
-    Hint: The first call of one rank meets the first call of the others, whatever the variable is called there.
+    Hint: The first call of one rank is matched with the first call of the others, whatever the variables are called.
     Hint: All ranks can sum the rows first. Nothing is lost by that.
-    Afterwards: Calls meet by their order. Two that differ in shape or kind may hang or complain; two that look alike
-    mix their numbers, and nobody says a word.
+    Afterwards: Calls are matched by their order. Two calls that differ in shape or kind may hang or raise an error; two
+    calls that look alike mix their numbers without any error.
     """
     loss, rows = loss.clone(), rows.clone()
     dist.all_reduce(rows)
@@ -266,15 +266,16 @@ def broken_reduce_as_set(x, maximum):
     promises=(Calls(2),),
 )
 def reduce_as_set(x, maximum):
-    """Return everyone's maximum, or everyone's sum.
+    """Return the maximum over all ranks, or the sum.
 
     Each rank read `maximum` from a settings file on its own host: an int64 tensor with one number, 1 for the maximum, 0
-    for the sum. **One host has an old file.** Repair the function: what rank 0 has read counts. Return the sum or the
-    maximum of `x` over all ranks, on every rank. `x` stays as it is. Two calls are enough.
+    for the sum. **One host has an old file.** Repair the function: all ranks use the value that rank 0 has read. Return
+    the sum or the maximum of `x` over all ranks, on every rank. `x` stays as it is. Two calls are enough.
     Hint: The settings differ, so the ranks have to agree on one before they use it.
-    Hint: `dist.broadcast(setting, src=0)` gives all of them rank 0's. Broadcast a copy, if you want to keep your own.
-    Afterwards: Read settings on one rank and broadcast them, or compare a digest of them at the start. The operation,
-    the root and the order of the calls are in no message: Gloo and NCCL trust you.
+    Hint: `dist.broadcast(setting, src=0)` gives all ranks rank 0's value. Broadcast a copy if you want to keep your
+    own.
+    Afterwards: Read settings on one rank and broadcast them, or compare a digest of them at the start. No message
+    contains the operation, the root or the order of the calls: Gloo and NCCL do not check them.
     """
     total, setting = x.clone(), maximum.clone()
     dist.broadcast(setting, src=0)
@@ -286,36 +287,37 @@ def reduce_as_set(x, maximum):
 
 
 clinic_1 = ask("""
-**Case 1.** Read the next cell. Rank 0 tells everybody its validation loss. There are two steps. What does the program
+**Case 1.** Read the next cell. Rank 0 tells all ranks its validation loss. There are two steps. What does the program
 do?
-( ) it hangs in step 0, because nobody receives the broadcast
-    > Nobody receives it, but rank 0 alone would notice. What do the other ranks do meanwhile? They go on to step 1.
+( ) it hangs in step 0, because no rank receives the broadcast
+    > It is true that no rank receives it, but only rank 0 would notice. What do the other ranks do meanwhile? They go
+    on to step 1.
 (x) it hangs, with the ranks in two different calls
 ( ) it raises: a broadcast does not fit an all_reduce
-    > Nobody compares the calls. Gloo marks each message with its kind of call, and waits for one of its own kind; a
-    different one is no error.
+    > The calls are not compared. Gloo marks each message with its kind of call and waits for a message of that kind. A
+    message of a different kind is not an error.
 ( ) it ends well, and the loss is wrong
-    > That happens where both calls are of the same kind. Here the ranks wait for messages that the other call does
-    not send.
+    > That happens if both calls are of the same kind. Here the ranks wait for messages that the other call does not
+    send.
 Why: **It hangs, with the ranks in two different calls.** Rank 0 is in the `broadcast` of step 0, the others are in the
 `all_reduce` of step 1. The others are not late: they are further on. So the rank whose line looks right is not always
 the healthy one. Reported as pytorch#54059.
-Elsewhere: **With NCCL** nobody can say: if the calls of the ranks do not fit together, its documentation promises
+Elsewhere: **With NCCL** the result is undefined: if the calls of the ranks do not match, its documentation warns of
 "undefined behavior, including hangs, crashes, or data corruption". (This case was not run on a GPU.)
 """)
 
 clinic_2 = ask(f"""
 **Case 2.** Each rank stops at its own first loss that got worse. Read the next cell. What does the program do?
 ( ) all ranks stop together: rank 3 has ended the group
-    > Leaving a loop ends nothing. The process lives, and its connections are open.
+    > Leaving a loop does not end the group. The process lives, and its connections are open.
 (x) ranks 0 to 2 wait for rank 3 in the third step
 ( ) it raises on ranks 0 to 2, because a rank is missing
-    > Only a process that has died closes its connections. Rank 3 is well, it is just elsewhere.
+    > Only a process that has ended closes its connections. Rank 3 is running, but it is elsewhere in the program.
 ( ) ranks 0 to 2 go on with sums of three ranks
     > A collective needs all ranks of its group. It never goes on without one.
 Why: **Ranks 0 to 2 wait in the third step**, as long as rank 3's process lives, or until the time-out. (In a script
 that ends there, they get *Connection closed by peer*.) Rank 3 is already outside the loop. In a training program it
-would now call something else, a `barrier` before saving, say, and you would see case 1. Reported as pytorch#33148.
+would now make a different call, a `barrier` before saving, say, and you would see case 1. Reported as pytorch#33148.
 Elsewhere: **With NCCL** they wait as well, but not in the call: `all_reduce` returned, and then
 `torch.cuda.synchronize()` did not return within 30 s. {SEEN}
 """)
@@ -324,16 +326,17 @@ clinic_3 = ask(f"""
 **Case 3.** In the last batch, rank 3 has 2 rows and the others have 4. All ranks call `all_reduce` on the losses of
 their rows. What does the program do, on Gloo?
 ( ) an error on all ranks: the shapes differ
-    > It would be so with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, where ranks exchange shapes first. A message itself has no
-    shape.
+    > That would be true with `TORCH_DISTRIBUTED_DEBUG=DETAIL`, where ranks exchange shapes first. A message itself has
+    no shape.
 ( ) all ranks wait
     > Rank 3 has few numbers to send and to receive, and gets them.
 ( ) it ends well: the first two sums have four terms, the others three
-    > It would be so if somebody knew that two numbers are missing.
+    > That would be true if a rank knew that two numbers are missing.
 (x) some ranks wait, and some end well with wrong numbers
-Why: **Some wait, and some end well.** Rank 3 ends, and the others wait for bytes. Which ranks do which depends on the
-lengths, and so does what the numbers are: with these lengths, rank 3 keeps its own. (Some lengths end a process as
-well.) Reported as nccl#1394 and #1417.
+Why: **Some wait, and some end well.** Rank 3 ends, and the others wait for bytes that no rank will send. The picture
+has no arrows, because every rank has come to the call, so none of them is missing. Which ranks wait depends on the
+lengths, and so do the numbers: with these lengths, rank 3 keeps its own. (With some lengths, a process dies.)
+Reported as nccl#1394 and #1417.
 Elsewhere: **With NCCL** the behaviour is undefined, by its documentation. With 8 numbers on rank 0 and 4 on the others,
 the cell had not ended after 30 s. {SEEN}
 """)
@@ -342,49 +345,50 @@ clinic_4 = ask("""
 **Case 4.** All ranks bring four numbers. Those of rank 3 came from numpy and are float64, the others' are float32. What
 does the program do, on Gloo?
 ( ) a Python exception on rank 3
-    > With `DETAIL` it would be one, on all ranks. Without it, no rank knows the dtypes of the others.
+    > With `DETAIL` there would be an exception, on all ranks. Without it, no rank knows the dtypes of the others.
 (x) a process dies, without a Python exception
 ( ) the numbers are converted: the sum is float64 on all ranks
-    > It would be so if the dtype travelled with the message. Only bytes do.
+    > That would be true if the dtype travelled with the message. Only bytes do.
 ( ) all ranks wait
-    > They would if the longer message were only begun. Gloo checks how long a message is that it has room for.
+    > They would if a message that is too long were read in part. Gloo compares its length with the room for it.
 Why: **A process dies.** Gloo receives a message that is longer than the room for it, and calls `abort()`: signal 6,
 SIGABRT. No `try` catches that. The process that dies is a neighbour of the culprit, not the culprit. Reported as
 ms-swift#9550 and pytorch#54351.
-Elsewhere: **With NCCL** the behaviour is undefined, by its documentation: each GPU counts bytes as its own dtype says,
-and nobody looks at how long a message is. (This case was not run on a GPU.)
+Elsewhere: **With NCCL** the behaviour is undefined, by its documentation: each GPU works out the number of bytes from
+its own rank's dtype, and the length of a message is not checked. (This case was not run on a GPU.)
 """)
 
 clinic_5 = ask("""
 **Case 5.** Rank 0 sums `rows` first and then `loss`; the other ranks the other way round. Both are one float32 number.
 What does the program do?
 ( ) it hangs: rank 0 waits in one call, the others in another
-    > They would, if calls were matched by their variables' names. Torch counts them: first meets first.
+    > They would if calls were matched by the names of their variables. Torch counts the calls: the first one is
+    matched with the first one.
 ( ) it is right: a sum does not depend on the order
     > The order of the ranks in a sum does not matter. Here different things are added.
 (x) it ends well, and both sums are wrong on all ranks
 ( ) rank 0 has the two sums swapped, the others are right
     > The first call adds rank 0's rows to the others' losses. No rank gets a right sum.
 Why: **It ends well, and everything is wrong**: 109 is 100 rows of rank 0 plus the losses 2 + 3 + 4. There is no error
-and no warning. The mean loss of a training run would look noisy, and nobody would ask why. Reported as apex#19.
-Elsewhere: **With NCCL** it is the same lie: there, too, the first call of a group meets the others' first call. (From
-NCCL's source, not run.)
+and no warning. The mean loss of a training run would look noisy, and you might never ask why. Reported as apex#19.
+Elsewhere: **With NCCL** you get the same lie: there, too, the first call of a rank is matched with the others' first
+call. (From NCCL's source, not run.)
 """)
 
 clinic_6 = ask("""
 **Case 6.** Rank 0 read an old settings file, and calls `all_reduce` with `MAX`; the others call it with `SUM`. Each
 rank brings a power of ten: 1, 10, 100, 1000. What does the program do?
 ( ) it raises: the operations differ
-    > The operation is in no message. Each rank applies its own to what arrives.
+    > No message contains the operation. Each rank applies its own to what arrives.
 ( ) rank 0 gets 1000, the others get 1111
-    > It would be so if each rank got all four numbers and reduced them alone.
+    > That would be true if each rank got all four numbers and reduced them alone.
 (x) it ends well, and the result is neither the sum nor the maximum
 ( ) it hangs
-    > Sum and maximum send the same messages: nobody misses one.
-Why: **Neither sum nor maximum**: 1110. Each rank combines what it receives in its own way and passes the result on, and
-rank 0's number got lost in its maximum. All ranks agree on the same wrong number, so comparing the ranks finds nothing.
-And with the old file on rank 3, the sum comes out right, by luck. (Made up for this lesson; pytorch#39706 is a report
-of a `dst` that differs between the ranks.)
-Elsewhere: **With NCCL** each rank also combines in its own way what it receives. Which number comes out depends on the
-order in which NCCL combines the ranks. (From its source, not run.)
+    > Sum and maximum send the same messages, so no rank waits for one that does not come.
+Why: **Neither sum nor maximum**: 1110. Each rank combines what it receives with its own operation and passes the result
+on, and rank 0's number got lost in rank 0's maximum. All ranks agree on the same wrong number, so comparing the ranks
+finds nothing. With the old file on rank 3, the sum would be right, by luck. (Made up for this lesson; pytorch#39706 is
+a report of a `dst` that differs between the ranks.)
+Elsewhere: **With NCCL**, too, each rank applies its own operation to what it receives. Which number comes out depends
+on the order in which NCCL combines the ranks. (From its source, not run.)
 """)

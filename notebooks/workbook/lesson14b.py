@@ -47,17 +47,19 @@ def broken_step_or_skip(gradient):
 
 @exercise("One bad batch", _or_skip, minutes=5, inputs=_bad, promises=(Calls(2),))
 def step_or_skip(gradient):
-    """Return everyone's sum, or zeros where a rank has a bad batch.
+    """Return the sum over all ranks, or zeros if a rank has a bad batch.
 
-    `gradient` has a `nan` or an infinity on one rank, now and then. Repair the function: where **any** rank has one,
-    all ranks skip the step and return zeros; otherwise all return the sum over the ranks. Nobody raises. Two calls are
+    Now and then, `gradient` has a `nan` or an infinity on one rank. Repair the function: if **any** rank has one, all
+    ranks skip the step and return zeros; otherwise all return the sum over the ranks. No rank raises. Two calls are
     enough.
-    Hint: A rank that raises is gone, and the others wait for it. What must all of them know before they decide?
+    Hint: A rank that raises leaves the function, and the others wait for it. What must all ranks know before they
+    decide?
     Hint: All-reduce a count of bad numbers first. Then all ranks take the same branch.
-    Afterwards: FSDP's gradient scaler does the same: one flag is all-reduced, and all ranks skip the step or none. One
-    call does it, too: a sum with a `nan` or an infinity in it is not finite on any rank, so all can look at the sum. It
-    then also skips a step in which finite numbers add up to more than the dtype holds. Where an error cannot be mended,
-    let all ranks raise: the others' time-out hides whose error it was.
+    Afterwards: FSDP's gradient scaler does the same: it all-reduces one flag, and then either all ranks skip the step
+    or none does. One call is enough, too: a sum that contains a `nan` or an infinity is not finite on any rank, so all
+    ranks can check the sum. Then they also skip a step in which finite numbers add up to more than the dtype holds. If
+    you cannot recover from an error, let all ranks raise; otherwise the others' time-outs hide which rank had the
+    error.
     """
     bad = (~gradient.isfinite()).sum()
     dist.all_reduce(bad)
@@ -106,8 +108,8 @@ def from_the_second(x):
     on the team's ranks, and its own `x` on rank 0. `x` stays as it is. All ranks make the group.
     Hint: Which rank is the team's second member, counted in the whole job?
     Hint: `src` always is a rank of the whole job. For a place in the group there is `group_src`.
-    Afterwards: `src` and `dst` are global ranks, whatever the group (pytorch#91760). If the number happens to be in the
-    group, nobody complains. Write `group_src` and `group_dst` wherever there is a group.
+    Afterwards: `src` and `dst` are global ranks, whatever the group (pytorch#91760). If the group happens to have a
+    rank of that number, there is no error. Write `group_src` and `group_dst` whenever you pass a group.
     """
     team = dist.new_group(range(1, world_size))
     got = x.clone()
@@ -143,11 +145,11 @@ def count_hits(hits):
     """Return how many hits there are on all ranks.
 
     `hits` has a True for each row of this rank that was predicted right; a rank may have no rows. Repair the function:
-    return how many there are on all ranks together, a tensor with one integer, on every rank. One call is enough.
+    on every rank, return the number of hits on all ranks together, as a tensor with one integer. One call is enough.
     Hint: Print `count.dtype` on every rank before the call.
     Hint: The sum of no numbers is 0, and it can be an int32 as well.
-    Afterwards: 4 bytes here, 4 bytes there: Gloo has nothing to complain about, and adds bits of different meaning.
-    Branches for special cases are where dtypes go astray.
+    Afterwards: All messages have 4 bytes, so Gloo raises no error, and adds bits that mean different things. A branch
+    for a special case often has a different dtype.
     """
     count = hits.sum(dtype=torch.int32)  # 0 where there are none
     dist.all_reduce(count)
@@ -177,15 +179,15 @@ def gather_features(x):
     """Return the x of all ranks, one after the other.
 
     Every rank needs the features of all ranks for its loss; all `x` have the same length. Repair the function: return
-    all of them in the order of the ranks, one after the other, in a tensor through which the gradient gets **back to
-    this rank's** `x`. (Unlike in the case above, the loss is the same on all ranks, so each rank needs its own part of
-    the gradient only.) One call is enough.
-    Hint: What does autograd know of a tensor that a collective has filled?
+    all of them in the order of the ranks, one after another, in a tensor through which the gradient gets **back to this
+    rank's** `x`. (Unlike in the case above, the loss is the same on all ranks, so each rank needs only its own part of
+    the gradient.) One call is enough.
+    Hint: What does autograd know about a tensor that a collective has filled?
     Hint: One of the gathered parts is this rank's own `x`, and that one has a graph.
     Hint: Put `x` itself in its place, before `torch.cat`.
-    Afterwards: `dist.all_gather` fills tensors behind autograd's back. With a second term in the loss, backward runs,
-    and only this part of the gradient is missing (pytorch#152127, #148690). Where each rank has a loss of its own, the
-    parts of the others count as well: there a backward pass has to communicate, as in lessons 04 and 13.
+    Afterwards: Autograd does not see that `dist.all_gather` fills tensors. With a second term in the loss, backward
+    runs, and only this part of the gradient is missing (pytorch#152127, #148690). Where each rank has a loss of its
+    own, the other parts count as well, and the backward pass has to communicate, as in lessons 04 and 13.
     """
     everyone = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(everyone, x.detach())
@@ -218,10 +220,10 @@ def mean_in_background(x):
 
     This function lets the all-reduce run in the background. Repair it: return the mean of `x` over the ranks, on every
     rank. `x` stays as it is. One call is enough.
-    Hint: What does `async_op=True` return, and what does it promise?
+    Hint: What does a call with `async_op=True` return, and what does it promise?
     Hint: Until `work.wait()` has returned, neither read nor write the tensor.
     Afterwards: Between the call and `wait()`, the tensor belongs to the library. With some work between the call and
-    the division, the sum is often there in time: such a program passes its tests, and lies where a rank is late.
+    the division, the sum is often there in time: such a program passes its tests, and lies when a rank is late.
     """
     total = x.clone()
     work = dist.all_reduce(total, async_op=True)
@@ -258,10 +260,10 @@ def sums_in_two_groups(gradient, activation):
     the gradient first; the others begin with the activation. Repair the function: return both sums, of `gradient` and
     of `activation`, on every rank. Both arguments stay as they are.
     Hint: Rank 0 waits for the others in one group. Where do they wait for rank 0?
-    Hint: One order for all ranks, or start both calls with `async_op=True` before anyone waits.
-    Afterwards: Within a group torch counts the calls; between groups nothing orders them. On a GPU two communicators on
-    one device may lock up even in the same order, if their kernels do not fit side by side: NCCL's guide asks for one
-    order on all ranks there, too.
+    Hint: Use one order on all ranks, or start both calls with `async_op=True` before you wait for either.
+    Afterwards: Within a group torch counts the calls; between groups nothing orders them. On a GPU, two communicators
+    may deadlock even if all ranks call them in the same order, if their kernels do not fit on the device side by side:
+    NCCL's guide asks for one order on all ranks there, too.
     """
     data, model = dist.new_group(), dist.new_group()
     first, second = gradient.clone(), activation.clone()
@@ -277,59 +279,59 @@ thousand ranks on Gloo, with a time-out of 30 minutes: what do most of the log f
     > One log says that, rank 2's. An exception stays in its process.
 (x) a time-out, or a closed connection, in all_reduce
 ( ) nothing: the other ranks go on
-    > They wait in `all_reduce`: rank 2 is one of their group.
+    > They wait in `all_reduce`, because rank 2 is in their group.
 ( ) SIGABRT
     > An exception in Python is not a signal: it ends the process in an orderly way.
-Why: **A time-out or a closed connection.** 999 logs tell of the consequence and one tells of the cause. Sort the logs
-by time: the first error counts. Torchrun's summary does that, too (its *first observed failure*), as well as it can
-where the ranks do not end by themselves. Reported as Automodel#2468.
-Elsewhere: **With NCCL** the consequence looks different: at the time-out, ten minutes unless you say otherwise, torch's
-watchdog writes what it waited for and ends the process. (From torch's source, not run.)
+Why: **A time-out or a closed connection.** 999 logs show the consequence and one shows the cause. Sort the logs by
+time: the first error counts. Torchrun's summary tries to do that, too (its *first observed failure*), but it can be
+wrong if the ranks do not end by themselves. Reported as Automodel#2468.
+Elsewhere: **With NCCL** the consequence looks different: at the time-out, by default ten minutes, torch's watchdog
+writes what it waited for and ends the process. (From torch's source, not run.)
 """)
 
 clinic_8 = ask("""
 **Case 8.** Ranks 1, 2 and 3 are a team, and its second member is to broadcast, so the program says `src=1`. Each rank
 brings a power of ten. What does the team hold afterwards?
 ( ) 100, rank 2's number: the team's second member
-    > It would be so if `src` counted within the group.
+    > That would be true if `src` counted within the group.
 (x) 10, rank 1's number
 ( ) nothing: an error, because member 1 is not rank 1
     > Rank 1 is in the team, so the call is a legal one.
-Why: **10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so nobody complains.
+Why: **10.** `src` is a rank of the whole job, in every group. Rank 1 happens to be in the team, so there is no error.
 Reported as pytorch#91760 and #60356.
-Elsewhere: **With NCCL** it is the same: torch looks the rank up before it asks a backend.
+Elsewhere: **With NCCL** it is the same: torch translates the rank before it calls a backend.
 """)
 
 clinic_9 = ask("""
 **Case 9.** Ranks 0 to 2 count 3 hits each, in int32. Rank 3 has no rows and brings `torch.tensor(0.0)`, a float32. What
 do they hold after `all_reduce`?
 ( ) 9 on all ranks: 0.0 and 0 have the same bits
-    > They have, and so ranks 0 to 2 may come out right. But in which dtype does rank 3 read the sum?
+    > They have, and so ranks 0 to 2 may be right. But in which dtype does rank 3 read the sum?
 (x) 9 on ranks 0 to 2, and something else on rank 3
 ( ) a process dies, as in case 4
     > There the messages had different lengths. These all have 4 bytes.
 ( ) an error on rank 3
-    > `DETAIL` would raise one, on all ranks. Without it nobody compares.
+    > `DETAIL` would raise one, on all ranks. Without it, dtypes are not compared.
 Why: **Something else on rank 3**: it reads the integer's bits as a float, and prints 1.3e-44, or 0 if you round. The
-zero of a float has the bits of the integer 0, so the others are right by luck. With any other number they would not be.
-Reported as pytorch#150433. Which tool would have found it? `DETAIL` compares the dtypes, and the flight recorder knows
-them, as the next cell shows.
-Elsewhere: **With NCCL** each GPU also adds in the dtype that its own rank has named, and nobody compares. By NCCL's
-documentation the behaviour is undefined. (Not run.)
+zero of a float has the bits of the integer 0, so the others are right by luck. With a different number they would not
+be. Reported as pytorch#150433. Which tool would have found it? `DETAIL` compares the dtypes, and the flight recorder
+keeps them, as the next cell shows.
+Elsewhere: **With NCCL**, too, each GPU adds in the dtype that its own rank has named, and the dtypes are not compared.
+By NCCL's documentation the behaviour is undefined. (Not run.)
 """)
 
 clinic_10 = ask("""
 **Case 10.** `loss` is the sum of all ranks' features, gathered by `all_gather`, plus half of this rank's own. A feature
 is `w * 10**rank`. What does `loss.backward()` do on rank 1, where the gradient should be 15?
 ( ) it raises: an all_gather has no gradient
-    > It would, if nothing else in the loss had one. The half of its own feature does.
+    > It would if nothing else in the loss had a gradient. The half of its own feature has one.
 ( ) `w.grad` is 15
-    > It would be so if autograd had seen this rank's feature pass through `all_gather`.
+    > That would be true if autograd had seen this rank's feature pass through `all_gather`.
 (x) `w.grad` is 5: only the half that did not travel
 ( ) it hangs in backward
     > It might, if the gather had a backward pass that communicates and a rank skipped it. This one has none.
-Why: **5.** `all_gather` writes into tensors that have no graph. The part of the gradient through them is missing, and
-since another part is there, nobody complains. The model trains, only worse. Reported as pytorch#152127.
+Why: **5.** `all_gather` writes into tensors that have no graph. The part of the gradient through them is missing. The
+other part is there, so there is no error: the model trains, but worse. Reported as pytorch#152127.
 Elsewhere: **With NCCL** it is the same: autograd sees neither backend's `all_gather`.
 """)
 
@@ -339,27 +341,27 @@ a second late. What is `mean` on ranks 0 to 2?
 ( ) the mean: the division waits for the result
     > Not on a GPU either: the sum runs on a stream of its own there, and only `wait()` makes yours wait for it.
 ( ) an error: the tensor is in use
-    > Nobody guards the tensor. Reading it is just too early.
+    > Nothing guards the tensor. You just read it too early.
 (x) their own number, divided by 4
-Why: **Their own number, divided by 4.** The division reads `total` before anybody's number has been added to it; the
-sum is there half a second later. Whether such a program is wrong depends on time. Here at least one rank is wrong each
-time. Reported as OpenNMT-py#2295.
-Elsewhere: **With NCCL** it is the same race: the sum runs in a queue of its own on the GPU, and only `wait()` makes the
-queue with the division wait for it. (From torch's source, not run.)
+Why: **Their own number, divided by 4.** The division reads `total` before any other rank's number has been added to it;
+the sum is there half a second later. Whether such a program is wrong depends on timing. Here at least one rank is wrong
+each time. Reported as OpenNMT-py#2295.
+Elsewhere: **With NCCL** you have the same race: the sum runs in a queue of its own on the GPU, and only `wait()` makes
+the queue with the division wait for it. (From torch's source, not run.)
 """)
 
 clinic_12 = ask("""
 **Case 12.** All ranks are in the groups `data` and `model`. Rank 0 sums in `data` first and then in `model`, the others
 the other way round. The shapes are alike, as in case 5. What does the program do?
 ( ) it lies, as in case 5: first meets first
-    > Within one group, yes. But every group counts for itself.
+    > Within one group, yes. But each group counts its own calls.
 ( ) it is right: each group has its own messages
-    > It would be, if nobody waited. But rank 0 waits in `data` before it comes to `model`.
+    > It would be if no rank waited. But rank 0 waits in `data` before it comes to `model`.
 (x) it hangs
 Why: **It hangs**: rank 0 waits for the others in `data`, and they wait for rank 0 in `model`. That is a cycle. The
-second group has turned a lie into a hang, and a hang is better: somebody notices. Reported as torchrec#4149. Lines
-alone do not tell you for whom a rank waits, where several groups have the same ranks. The lab's error says that the
-groups differ, and the flight recorder which they are, as the next cell shows.
+second group has turned a lie into a hang, and a hang is better: you notice it. Reported as torchrec#4149. If several
+groups have the same ranks, lines alone do not tell you for whom a rank waits. The lab's error says that the groups
+differ, and the flight recorder says which ones they are, as the next cell shows.
 Elsewhere: **With NCCL** it hangs as well: here in the calls, because the first one in a group sets up its connections;
 in groups that have been used before, in the queues of the GPUs, which you notice where the program needs a number.
 (From the sources of torch and NCCL, not run.)
@@ -376,14 +378,14 @@ you why?
     > It is an address in the memory of rank 1's own process: look at the four lines of call 3. All four ranks are in
     one communicator.
 (x) `opCount` is 29 on rank 0 and 2a on the others
-( ) `recvbuff` is the same as `sendbuff`, but for rank 3
-    > Rank 3 keeps its input and writes the sum beside it. The other ranks do not notice.
+( ) `recvbuff` is the same as `sendbuff`, except on rank 3
+    > Rank 3 keeps its input and writes the sum into a different buffer. The other ranks do not notice.
 ( ) the number behind the name of the machine is different on all ranks
-    > It is the process: each rank is one of its own.
-Why: The others have started call 42 (2a), and rank 0 is in call 41, or has done it and gone elsewhere: look for what
-rank 0 does. The name, `count`, `datatype`, `op`, `root` and `nranks` of a call have to be the same on all ranks, too.
-In case 4, one rank says `datatype 8`, float64, and the others 7. In case 5 all lines are equal: a log has no lines of
-your program.
+    > It is the number of the process, and each rank is a separate process.
+Why: The others have started call 42 (2a). Rank 0 is in call 41, or has finished it and is elsewhere: find out what rank
+0 does. The name, `count`, `datatype`, `op`, `root` and `nranks` of a call also have to be the same on all ranks. In
+case 4, one rank says `datatype 8`, float64, and the others 7. In case 5 all lines are equal, because a log does not
+contain the lines of your program.
 """,
     clinic_nccl_barrier="""
 **The log.** Which call of the program has `opCount 6`, an `AllReduce` with `count 1`?
@@ -393,9 +395,9 @@ your program.
     > A reduce-scatter is one call with one line, here that of `opCount 5`. Its count is what one rank gets.
 (x) the barrier
 ( ) none: NCCL makes sure that all ranks are there
-    > NCCL writes such a line when somebody calls it, and this time it was torch.
-Why: NCCL has no barrier. torch sums up a single number over all ranks and waits for it; its flight recorder calls that
-`all_reduce_barrier`.
+    > NCCL writes such a line only when it is called, and this time torch called it.
+Why: NCCL has no barrier. torch sums a single number over all ranks and waits for the result; its flight recorder calls
+that `all_reduce_barrier`.
 """,
     clinic_nccl_record="""
 **The flight recorder.** The last call that was enqueued is number 7, the last that was completed number 6. Does rank 0
@@ -403,27 +405,28 @@ hang in number 7?
 ( ) yes: it waits for the others in the barrier
     > That is what it looks like. But number 7 has an entry of its own, with a `state`.
 (x) no: its own entry says `completed`
-( ) nobody can tell: the barrier has only just begun
-    > The entry was asked when the record was written: it knows more than the summary.
-Why: A watchdog thread looks now and then at what has been done, and `last_completed_collective` is what it saw the last
-time. When the record is written, each call that is still open is asked once more. So the calls' own `state` counts: one
-that hangs is `scheduled` (or `started`, which torch notes only if TORCH_NCCL_ENABLE_TIMING is set: hence the -1). And
-the times say when somebody *saw* that a call was done: the first six at the same moment. They do not say how long a
+( ) no one can tell: the barrier has only just begun
+    > The entry was updated when the record was written, so it is newer than the summary.
+Why: A watchdog thread checks now and then which calls are done, and `last_completed_collective` is what it saw the last
+time. When the record is written, each call that is still open is checked once more. So rely on each call's own `state`:
+one that hangs is `scheduled` (or `started`, which torch notes only if TORCH_NCCL_ENABLE_TIMING is set: hence the -1).
+The times say when torch *noticed* that a call was done: the first six at the same moment. They do not say how long a
 call took.
 """,
     clinic_nccl_ras="""
 **RAS.** It speaks of 4 GPUs, and the machine has one. Why?
 (x) it adds up the GPUs that each process uses
-( ) each rank takes itself for a machine with a GPU of its own
-    > They do: NCCL's log says `nNodes 4` of the same ranks, in a line that is not shown here. But RAS goes by the
+( ) each rank takes itself for a machine with its own GPU
+    > They do: NCCL's log says `nNodes 4` for the same ranks, in a line that is not shown here. But RAS counts the
     addresses of the hosts, and says that there is 1 node.
 ( ) the GPU has been cut into four
-    > The driver can do that (MIG), but nobody told it to: each of the four processes uses all of the GPU, and they
+    > The driver can do that (MIG), but it was not told to: each of the four processes uses all of the GPU, and they
     take turns.
 ( ) it counts channels: one for each rank
     > There are 2 channels, as another part of the log says, and each one passes through all ranks.
-Why: Four processes use one GPU each, and RAS does not ask whether it is the same one. It counts nodes by the addresses
-of the hosts: 1. NCCL's log, in a line that is not shown here, says `nNodes 4` of the same ranks, as each one has a name
-of its own in `NCCL_HOSTID`, without which NCCL refuses to share a GPU. Both are right: ask what is counted.
+Why: Four processes use one GPU each, and RAS does not check whether it is the same one. It counts nodes by the
+addresses of the hosts: 1. NCCL's log, in a line that is not shown here, says `nNodes 4` for the same ranks, because
+each one has its own name in `NCCL_HOSTID`, without which NCCL refuses to share a GPU. Both are right: they count
+different things.
 """,
 )

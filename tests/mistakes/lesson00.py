@@ -16,6 +16,7 @@ wrong | returns what all_reduce returns, which is None | on ranks 0, 1 None come
     -     dist.all_reduce(total)
     -     return total
     +     return dist.all_reduce(total)
+wrong | sums into x itself | on ranks 0, 1 the argument is changed | x.clone() → x
 wrong | counts rank 0 twice | Rank 0 counts rank 0 twice | return total → return total + x if rank == 0 else total
 deadlock | lets rank 0 alone make the call | Rank 1 finished the function without it
     dist.all_reduce(total) → if rank == 0: dist.all_reduce(total)

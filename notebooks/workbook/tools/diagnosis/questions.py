@@ -45,7 +45,7 @@ TREE = (
             Question(
                 "Has one rank raised, or died?",
                 "sort the logs by time; torchrun's *first observed failure*",
-                "an exception that the others do not know of",
+                "an exception on one rank, for which the others wait",
                 "repair the first error; all-reduce a flag where ranks may fail",
                 "7",
             ),
@@ -60,7 +60,7 @@ TREE = (
                 "Are they in different groups?",
                 "stacks; the flight recorder's `process_group`",
                 "two groups used in different orders, or `new_group` called by some ranks only",
-                "the same order on all ranks; everybody calls `new_group`",
+                "the same order on all ranks; every rank calls `new_group`",
                 "12",
             ),
             Question(
@@ -90,8 +90,8 @@ TREE = (
                 "the same peer and tag on both sides; receive while you send: `batch_isend_irecv`",
             ),
         ),
-        "All in the same call: the network or a GPU. On NCCL: `NCCL_DEBUG=INFO`, `ncclras`, another interface; a first "
-        "call that only sets up connections may take seconds.",
+        "All in the same call: the network or a GPU. On NCCL: `NCCL_DEBUG=INFO`, `ncclras`, a different interface; a "
+        "first call that only sets up connections may take seconds.",
     ),
     Branch(
         "It raises, or a process dies",
@@ -115,12 +115,12 @@ TREE = (
                 "Exit code −9 (SIGKILL)?",
                 "`dmesg`, the cgroup's `memory.events`",
                 "out of memory, or a scheduler's limit",
-                "less on each rank",
+                "keep less on each rank",
             ),
             Question(
                 "*not part of group*?",
                 "read which rank raises it and which number it names",
-                "a place in the group where a rank of the job is wanted",
+                "a place in the group, where a rank of the job is needed",
                 "`group_src=`, `group_dst=`",
             ),
             Question(
@@ -139,8 +139,8 @@ TREE = (
         (
             Question(
                 "Do the recorded lines, sizes or dtypes differ?",
-                "the flight recorder: `_dump_fr_trace`, on NCCL `_dump_nccl_trace`; or `DETAIL`, which knows no lines",
-                "calls that fit together by accident",
+                "the flight recorder: `_dump_fr_trace`, on NCCL `_dump_nccl_trace`; or `DETAIL`, which shows no lines",
+                "calls that match by accident",
                 "one line for all ranks; one dtype",
                 "5, 9",
             ),
