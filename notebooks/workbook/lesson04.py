@@ -55,7 +55,8 @@ def sharded_step(weights, gradient, lr):
     have one dimension and the same dtype, and `world_size` divides their length. Return, on every rank, the weights
     after one step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total
     gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody gets
-    all parts. One reduce-scatter and one all-gather. (In the picture, `lr` is 1.)
+    all parts. One reduce-scatter and one all-gather. (In the picture the weights are all 100, the other numbers are the
+    gradients, and `lr` is 1.)
     Hint: Before you can update your part, whose gradients for it do you need, and what do you do with them? Which of
     the two calls above does that?
     Hint: `reduce_scatter_single(room, gradient)` takes the gradient as one flat tensor and leaves your part of the sum
@@ -134,7 +135,7 @@ def repair_mean(x):
 
     Every rank has a tensor `x` of floats with one dimension and **a length of its own**; it may be empty, but not on
     all ranks. Return the mean of all ranks' numbers, as a float or as a tensor with one element, on every rank, with
-    **one** call that communicates. Run the check of the specimen first: on which input does it fail?
+    **one** call that communicates. Run its check first: on which input does it fail?
     Hint: With how much weight should a rank that has one number count, beside a rank that has three?
     Hint: A sum of sums is the sum of all numbers. What else do you have to add up to divide by?
     Hint: Put both into one tensor: one all-reduce adds its elements up side by side.
@@ -198,7 +199,7 @@ def broken_repair_all_gather(x):
 
 
 @exercise(
-    "Repair a textbook's all-gather",
+    "Repair an all-gather",
     collectives.all_gather,
     minutes=4,
     inputs=lambda n: [
@@ -214,14 +215,14 @@ def broken_repair_all_gather(x):
 def repair_all_gather(x):
     """Return the list of all ranks' x.
 
-    A textbook shows all-gather with this snippet and `x = torch.tensor([rank])`. Every rank brings a tensor `x` with
-    one number, of the same dtype on all ranks: integers or floats. Return, on every rank, the list of all ranks' `x`,
-    in their own dtype. Run the check of the specimen first and read what torch says.
+    This function was written for `x = torch.tensor([rank])`, and fails on it. Every rank brings a tensor `x` with one
+    number, of the same dtype on all ranks: integers or floats. Return, on every rank, the list of all ranks' `x`, in
+    their own dtype. Run the check first, and read what torch says.
     Hint: Of which dtype is `torch.tensor([rank])`, and of which is `torch.zeros(1)`?
     Hint: You can change `x` or the room. If you make floats of large integers, are they still the same numbers?
     Hint: `torch.zeros_like(x)` has the shape, the dtype and the device of `x`.
-    Afterwards: The receiver makes the room, and nobody converts for it. torch compares the dtypes that one rank brings;
-    nobody compares them between ranks.
+    Afterwards: The receiver makes the room, and no call converts what arrives. torch compares the dtypes that one rank
+    brings; it does not compare them between ranks.
     """
     gathered = [torch.zeros_like(x) for _ in range(world_size)]
     dist.all_gather(gathered, x)
@@ -259,8 +260,8 @@ def repair_column(table):
     """Add the first column up over the ranks, in place.
 
     Every rank brings a `table` of the same shape. Afterwards its **first column** holds, on every rank, the sum over
-    the ranks, and the other columns are as they were. Work in place and return nothing. Run the check of the specimen
-    first: which numbers were added up instead?
+    the ranks, and the other columns are as they were. Work in place and return nothing. Run the check first:
+    which numbers were added up instead?
     Hint: A table lies in memory row by row. Where does its first column lie, and where would a call look that takes as
     many numbers as the column has, beginning at its first one?
     Hint: `table[:, 0].is_contiguous()` says whether the numbers are neighbours in memory; `.contiguous()` makes a copy
@@ -321,7 +322,7 @@ def right_calls(gradient, shares, weight, tokens, loss, lr):
     `tokens`: `world_size` equal parts; part r is for rank r's expert, so a rank gets one part from each, in
     `my_tokens`, in the order of the senders.
 
-    `loss`: rank 0 logs the sum over the ranks, and nobody else needs it.
+    `loss`: rank 0 logs the sum over the ranks, and no other rank needs it.
 
     `lr`: rank 0 has decided on it, and every rank needs rank 0's.
 
@@ -371,8 +372,7 @@ def lean_reduce_scatter(x):
     stays as it is, and the chunks may be empty.
     Hint: S (N - 1) / N bytes: a rank sends everything that it brings but its own chunk, once. Whose is each of the
     chunks that it sends?
-    Hint: Which collective leaves everyone's chunk r on rank r, in the order of the ranks? Then all that is left is to
-    add them up.
+    Hint: Which collective leaves everyone's chunk r on rank r, in the order of the ranks? Then add them up.
     Hint: `room.view(world_size, len(x) // world_size)` has one chunk a row; `.sum(dim=0, dtype=x.dtype)` adds the rows.
     Afterwards: The bytes are the least possible; the memory is not: each rank holds everyone's chunk before it adds. A
     ring adds on the way and needs room for one chunk. You build it in lesson 06.
@@ -415,7 +415,7 @@ def split_embedding(part, first, text):
     An embedding is a table with a row of numbers for each character; `table[text]` looks the rows up. Now each rank has
     a `part` of the table: the rows from number `first` on, as many as `part` has. The parts follow one another in the
     order of the ranks, and may differ in length or be empty. `text` holds integers, in any shape, and is the same on
-    all ranks. Return `table[text]` on every rank, with **one** call that communicates, and without giving anybody the
+    all ranks. Return `table[text]` on every rank, with **one** call that communicates, and without giving any rank the
     rest of the table.
     Hint: For each character exactly one rank has the row. What could the other ranks bring to a sum, so that it is that
     row?
@@ -457,8 +457,7 @@ def centred(x):
     """Return x minus the mean over the ranks.
 
     Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by element.
-    In this specimen somebody has got rid of torch's warning by `detach()`: its numbers are right, and its gradients are
-    still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum of all ranks' losses**:
+    Here `detach()` has silenced torch's warning: the numbers are right, and the gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum of all ranks' losses**:
     every rank's loss depends on every rank's `x`. (A rank's loss is the sum of what it returns, with a different weight
     for each element.) Write the backward pass of the all-reduce yourself, in a `torch.autograd.Function`.
     Hint: Change rank 0's `x` a little. Whose losses change? Where are the gradients of those losses by the sum?

@@ -5,12 +5,12 @@ from labkit.grading.prediction import ask
 forgotten_division = ask("""
 All ranks begin with equal weights. Each one computes the gradient of its own share of the batch, calls
 `dist.all_reduce(p.grad)`, forgets to divide, and takes its step. What happens?
-( ) the ranks' weights drift apart, because each rank had other data
+( ) the ranks' weights drift apart, because each rank had different data
     > This would be true without the all-reduce. After it, all ranks hold the same sum, so they take the same step,
     right or wrong.
 (x) the weights stay equal, and the step is too long
 ( ) nothing bad: a gradient is a direction, and its length does not matter
-    > This would be true of an optimizer that scales its gradient anew, as Adam nearly does. Plain gradient descent
+    > This would be true of an optimizer that rescales its gradient, as Adam nearly does. Plain gradient descent
     subtracts the gradient itself, so a longer gradient is a longer step.
 ( ) an error: a sum of gradients does not fit the weights
     > This would be true if adding changed the shape. The sum over the ranks has the shape of each of them.
@@ -21,65 +21,33 @@ Divided by the number of ranks, the sum is the gradient that one process compute
 This holds for a loss that is a mean and for equal shares.
 """)
 
-max_with_nan = ask("""
-Four ranks bring 1, nan, 3 and 4, and call `dist.all_reduce` with `ReduceOp.MAX`. What do they hold afterwards?
-( ) nan
-    > This is what `torch.max` does within one tensor, and what you would need to find out that a rank has diverged. A
-    sum does it: with `SUM` everyone gets nan.
-(x) 1
-( ) 4
-    > This would be true if a nan were skipped and nothing else. But the comparison is asked again and again, each
-    time between what was kept so far and the next number.
-( ) an error
-    > This would be true if somebody looked at the numbers. A reduction combines whatever bits it gets.
-Why: The number 1: the nan is gone, and so are 3 and 4. A comparison with a nan is always false, so which of the two
-numbers is kept depends on their order, and what survives in the end depends on the order in which the ranks are
-combined. `MIN` has the same fault.
-
-So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the `SUM`.
-Elsewhere: **With NCCL**, on GPUs, it is 4: its `MAX` of floats leaves a nan out. The nan is lost there as well. (From
-NCCL's source, not run.)
-On NCCL: 4
-( ) 1
-    > This is what Gloo leaves, where a comparison with a nan is false and the order decides. NCCL takes the number
-    that is not a nan.
-Why: The number 4. NCCL compares floats by CUDA's `fmaxf`, which takes the other number if one of them is a nan. `MIN`
-does the same. (From NCCL's source.) The maximum is that of the healthy ranks, and nobody learns that rank 1 has
-diverged.
-
-So do not look for a diverged rank with `MAX`. Reduce `torch.isnan(x).any()` as a number, or take the `SUM`.
-Elsewhere: **With Gloo**, on CPUs, all four hold 1. There a comparison with a nan is false, so which number is kept
-depends on the order in which the ranks are combined.
-""")
-
 bytes_of_all_gather = ask("""
 Four ranks all-gather: each brings a tensor of 1 MiB, and each ends with all four. How many MiB does each rank **send**?
 = 3 MiB +- 0 %
-Why: It sends 3 MiB. Each rank lacks three of the four tensors, so it receives 3 MiB. Whatever is received has been
-sent, so the average rank sends 3 MiB as well. With N ranks and D bytes from each it is D (N - 1).
+Why: It sends 3 MiB. Each rank lacks three of the four tensors, so it receives 3 MiB. All that is received has been
+sent, so ranks send 3 MiB on average as well. With N ranks and D bytes from each it is D (N - 1).
 
 The matrix shows how, where the kernel can count: every rank sends to the next one only. It passes its own tensor on,
 then the one that has just come in, and so on round the ring. No rank sends more than any other.
 """)
 
 two_calls = ask("""
-Each of these pairs of calls does the work of one call. For which one does the busiest rank send **no more** bytes than
-in the one call, here with four ranks?
+Each of these pairs of calls does the work of a single call. With which pair does the busiest of the four ranks send
+**no more** bytes than with the single call?
 ( ) gather, then broadcast, for an all-gather
-    > This would be true if the broadcast were free. Its root has to send the whole result, more than once, and nobody
-    else can begin.
+    > This would be true if the broadcast were free. Its root has to send the whole result, more than once.
 (x) reduce, then scatter, for a reduce-scatter
 ( ) reduce, then broadcast, for an all-reduce
-    > This would be true if a root could hand the total out without sending it. It sends the whole buffer to two ranks
-    here, after it has taken part in the reduce.
+    > This would be true if the root could hand out the total without sending it. Here it sends the whole buffer to two
+    ranks, after it has taken part in the reduce.
 ( ) none of them: one call is always cheaper
-    > By the textbook that is right, and a good library gets there. Gloo misses it once.
-Why: Reduce, then scatter: 6 MiB, as much as the one call. The one call should need half of that, 3 MiB, as the
-textbook's column says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of the result
+    > In theory that is right, and a good library achieves it. Gloo does not in one of the three.
+Why: Reduce, then scatter: 6 MiB, as much as the single call. The single call should need half of that, 3 MiB, as the
+column *textbook* says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of the result
 away. The result takes less memory, but no bytes are saved.
 
-In the other two rows the one call is cheaper, since it has no root: nobody has to collect everything and hand it out
-again. What holds everywhere is the meaning of a pair; what it costs depends on the library.
+In the other two rows the single call is cheaper, since it has no root: no rank has to collect everything and hand it
+out again. What holds everywhere is the meaning of a pair; what it costs depends on the library.
 Elsewhere: **With NCCL**, on GPUs, it is none of them: its reduce-scatter is a true one. (From its source, not run.)
 On NCCL: none of them: one call is always cheaper
 ( ) gather, then broadcast, for an all-gather
@@ -88,7 +56,7 @@ On NCCL: none of them: one call is always cheaper
 ( ) reduce, then scatter, for a reduce-scatter
     > This is true of Gloo, whose reduce-scatter is an all-reduce inside. NCCL has a true one.
 ( ) reduce, then broadcast, for an all-reduce
-    > This would be true if a root could hand the total out without sending it. The whole buffer goes along the ring
+    > This would be true if the root could hand out the total without sending it. The whole buffer goes along the ring
     twice.
 Why: None of them. NCCL has a true reduce-scatter, in which each rank sends 3 MiB. Its broadcast and its reduce pass the
 whole buffer along a ring, and its gather and scatter are sends and receives. So the busiest rank sends 5 MiB in a
@@ -97,6 +65,25 @@ gather and a broadcast where an all-gather takes 3, 4 MiB in a reduce and a scat
 network, the kernel counts nothing.)
 Elsewhere: **With Gloo**, on CPUs, a reduce and then a scatter send no more than the one call: Gloo runs a whole
 all-reduce under its reduce-scatter, 6 MiB from each rank instead of 3.
+""")
+
+uneven_tokens = ask("""
+Each of four ranks gives two numbers to its right-hand neighbour, none to itself and one to each other rank. The `x` of
+rank 0 is 0, 1, 2, 3; that of rank 1 is 10, 11, 12, 13; and so on. What does rank 2 hold in `got`?
+( ) 2, 12, 22, 32
+    > This would be true if every rank gave one number to each rank, itself too, as in the all-to-all before.
+(x) 2, 11, 12, 33
+( ) 3, 12, 13, 33
+    > This would be true if every rank also set one number aside for itself. It gives itself none, so the next
+    receiver's numbers begin right there.
+( ) 11, 12, 2, 33
+    > These are the right numbers. But they arrive in the order of the ranks that sent them, not neighbour first.
+Why: 2, 11, 12, 33. The numbers arrive in the order of their senders: one from rank 0, two from rank 1, whose
+right-hand neighbour is rank 2, and one from rank 3.
+
+The receivers cannot know the sizes, so **the sizes go first**, by an all-to-all of their own: `give` says how many
+numbers go to each rank, `take` how many come from each. A mixture of experts does this twice in each layer: tokens
+travel to their experts, and back. Lesson 13d trains one.
 """)
 
 gradient_of_a_mean = ask("""
@@ -110,7 +97,7 @@ Every loss depends on every rank's `h`, through the mean. What is in `h.grad`?
     > This would be true if the tensor had come from nowhere, as a received one does. The all-reduce worked in place,
     on a tensor that was in the graph and stays in it.
 ( ) nothing: backward raises an error at the all-reduce
-    > This is what one would wish for. torch says something, but it is a warning, and backward goes on.
+    > An error would be safer. torch only warns, and backward goes on.
 Why: Only the rank's own loss is in it. Autograd does not see the all-reduce: the gradient passes through it unchanged,
 as if the sum were the rank's own number. The others' losses depend on that number too, and their part is missing.
 
