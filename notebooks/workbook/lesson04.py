@@ -457,9 +457,10 @@ def centred(x):
     """Return x minus the mean over the ranks.
 
     Every rank brings activations `x` of the same shape. Return `x` minus the mean over the ranks, element by element.
-    Here `detach()` has silenced torch's warning: the numbers are right, and the gradients are still wrong. The check calls `backward()` on every rank and wants the gradient of the **sum of all ranks' losses**:
-    every rank's loss depends on every rank's `x`. (A rank's loss is the sum of what it returns, with a different weight
-    for each element.) Write the backward pass of the all-reduce yourself, in a `torch.autograd.Function`.
+    Here `detach()` has silenced torch's warning: the numbers are right, and the gradients are still wrong. The check
+    calls `backward()` on every rank and wants the gradient of the **sum of all ranks' losses**: every rank's loss
+    depends on every rank's `x`. (A rank's loss is the sum of what it returns, with a different weight for each
+    element.) Write the backward pass of the all-reduce yourself, in a `torch.autograd.Function`.
     Hint: Change rank 0's `x` a little. Whose losses change? Where are the gradients of those losses by the sum?
     Hint: The sum is the same number for all ranks, and each rank's loss has a gradient by it. The gradient of the sum
     of all losses is the sum of these: so what does backward have to call?
