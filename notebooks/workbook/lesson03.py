@@ -1,4 +1,4 @@
-"""Lesson 03: tutorials' snippets repaired, in which rank 0 gives all ranks a model, a decision, work or a loss."""
+"""Lesson 03: functions repaired, in which rank 0 gives all ranks a model, a decision, work or a loss."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def broken_broadcast_model(model):
 def broadcast_model(model):
     """Leave what rank 0's model holds in every rank's model.
 
-    A tutorial hands the whole state to `dist.broadcast`. Run the function, run the check, and repair it: after the call
+    This function hands the whole state to `dist.broadcast`. Run it, run the check, and repair it: after the call
     every rank's `model`, an `nn.Module`, must hold **everything** that rank 0's model holds. All ranks have the same
     architecture. Change `model` in place; what you return does not count. No object collectives: they pickle. Each row
     below shows what one model holds: a weight (two numbers), a bias, and three buffers, which are a running mean, a
@@ -211,11 +211,12 @@ def broken_deal(items):
     collect=_only_its_own,
 )
 def deal(items):
-    """Return every world_size-th of rank 0's items, from number `rank` on.
+    """Return this rank's items of rank 0's list, dealt out like cards.
 
-    Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one by one, as
-    cards are dealt: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn again. Return this
-    rank's items, a list, which may be empty. Only rank 0 may see the items of other ranks, so do not broadcast them.
+    This function does what the question above asks about: run it and its check, reveal the answer below the check, then
+    repair it. Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one
+    by one: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn again. Return this rank's
+    items, a list, which may be empty. Only rank 0 may see the items of other ranks, so do not broadcast them.
     Hint: `dist.scatter` moves tensors of equal shape. File names are neither tensors nor equally long.
     Hint: `dist.scatter_object_list(box, chunks, src=0)` pickles. `box` is a list of one, into which the object is put.
     Afterwards: Objects may differ in size, so work that does not divide evenly needs no padding. Each is pickled and
@@ -278,7 +279,7 @@ def validate(model, batch):
     communicates. Each rank has a different `batch`. Return rank 0's loss, a tensor, on **every** rank. Each row below
     shows a model's only weight, then the batch; the loss is the mean of weight · batch.
     Hint: Which collective is rank 0 in, and which one are the others in?
-    Hint: Off rank 0 nobody joins the broadcast inside `model(batch)`. Rank 0 can do without it.
+    Hint: No other rank joins the broadcast inside `model(batch)`. Rank 0 can do without it.
     Hint: The others need rank 0's loss anyway. While they wait for its broadcast they need no barrier.
     Afterwards: A hang that is reported again and again: everything under `if rank == 0` must be free of collectives,
     those inside a wrapped model too. The broadcast of the result makes the others wait, so the barrier is not needed.
@@ -322,8 +323,8 @@ Rank 0 wants to deal out ten numbers. It cuts the Python list `[0, 1, …, 9]` i
 ( ) nothing raises, and mine stays 0 on the other ranks
     > The other ranks do not return from the call without data: a scatter's receivers wait until the root has sent.
 Why: Rank 0's call is refused before anything is sent. The other ranks have passed all that they should, so they wait
-for a message that never comes. **One rank's mistake makes everyone wait**: the lab freed them, but a job of your own
-would show one rank's error and the silence of the others, until a time-out.
+for a message that never comes. **One rank's mistake makes all ranks wait**: the lab freed them, but in a job of your
+own you would see one rank's error, and nothing from the others until a time-out.
 """)
 
 average_loss = ask("""
@@ -341,14 +342,14 @@ Why: The losses arrived, in tensors that were made for the call and that nothing
 """)
 
 shared_evaluation = ask("""
-Samples are dealt out like cards, and rank r predicts the validation samples r, r + 4, r + 8 … On its own samples each
-rank is right in about three of ten. Rank 0 gathers the predictions, joins them with `torch.cat(parts)`, and compares
-them with the targets of all samples. Which accuracy does it find?
-( ) about 0.3, as on each rank
-    > That would be true if each prediction met the target of its own sample. Write down for eight samples in which
-    order they arrive.
-(x) far less than 0.3
-( ) more than 0.3
+Samples are dealt out like cards: rank r predicts the validation samples r, r + 4, r + 8 … On its own samples each rank
+is right about one time in four. Rank 0 gathers the predictions, joins them with `torch.cat(parts)`, and compares them
+with the targets of all samples. What accuracy does it find?
+( ) about 0.25, as on each rank
+    > That would be true if each prediction were compared with the target of its own sample. Write down for eight
+    samples in which order they arrive.
+(x) far less than 0.25
+( ) more than 0.25
     > Four ranks with the same model know no more than one. Together they only predict more samples.
 ( ) none: the comparison raises
     > The joined tensor is as long as the targets. Nothing compares whose prediction stands where.

@@ -68,8 +68,8 @@ def repair_gather_losses(loss):
     Hint: The gather fills the tensors in the list that it is given. Who can read them after the call?
     Hint: Give that list a name before the call. It is needed on rank 0 only: off the root it must be `None`.
     Hint: `torch.stack(losses).mean(dim=0)` is a tensor with one number.
-    Afterwards: The tutorial built the list inside the call, and nothing else referred to it: the losses arrived and
-    were thrown away. The mean was that of `all_losses`, which still held its zeros.
+    Afterwards: The list was built inside the call, and nothing else referred to it: the losses arrived and were thrown
+    away. The mean was that of `all_losses`, which still held its zeros.
     """
     losses = [torch.zeros_like(loss) for _ in range(world_size)] if rank == 0 else None
     dist.gather(loss, losses, dst=0)
@@ -127,7 +127,7 @@ def repair_reduce(loss):
     losses, in the dtype of `loss`. Every other rank returns **its own** `loss`, as it was.
     Hint: How many ranks reach the line with `dist.reduce`, and how many must?
     Hint: `dist.reduce` returns `None`. Rank 0 finds the sum in the tensor that it passed.
-    Hint: Off the root, nobody may rely on what the passed tensor holds afterwards. Pass a copy:
+    Hint: Off the root, you cannot rely on what the passed tensor holds afterwards. Pass a copy:
     `loss.detach().clone()`.
     Afterwards: Three faults in two lines: a collective under `if rank == 0` (a hang), the result of a call that returns
     `None`, and a loss that is overwritten on the other ranks.
@@ -148,7 +148,7 @@ def _answers(n: int) -> list[Case]:
         Case([np.arange(4 * (r + 1)) < 1 + 3 * r for r in range(n)]),
         Case(drawn([7 * (n - r) for r in range(n)], 1), "the last rank has the fewest samples"),
         Case(drawn([0, *[10 + r for r in range(1, n)]], 2), "rank 0 has no sample"),
-        Case(drawn([300 + r for r in range(n)], 3), "some 300 samples a rank"),
+        Case(drawn([300 + r for r in range(n)], 3), "some 300 samples per rank"),
         Case([np.zeros(3 + r, dtype=bool) for r in range(n)], "the model got all samples wrong"),
     ]
 
@@ -257,7 +257,7 @@ def scatter_uneven(x):
     dtype and do **not** know how long rank 0's is. Cut it into `world_size` consecutive parts as
     `x.tensor_split(world_size)` does: the first parts are one element longer where it does not divide. Rank r returns
     part r, which may be empty. Use tensors: no object collectives and no send. About S (N - 1) / N bytes may leave rank
-    0, S being the bytes of its `x`, so nobody else gets the whole.
+    0, S being the bytes of its `x`, so no other rank gets the whole.
     Hint: What must the others know before they can make room? One number does it.
     Hint: `dist.scatter` wants tensors of equal shape: pad the short parts, and cut the padding off after the call.
     Hint: With `short, longer = divmod(length, world_size)`, part r has `short + (rank < longer)` elements.
@@ -335,7 +335,7 @@ def tree_broadcast(x, root):
 
     Every rank brings a tensor `x` of the same shape and dtype. Return a tensor like it with the numbers of rank
     **`root`**, on every rank, by send and receive only. In a step a rank sends one message at most, and all is done in
-    ⌈log2 N⌉ **steps**: two with four ranks. So the root must not serve everybody itself. `x` stays as it is.
+    ⌈log2 N⌉ **steps**: two with four ranks. So the root must not serve every rank itself. `x` stays as it is.
     Hint: Take root 0 first. After the first step two ranks have it. How many can have it after the second one, if both
     pass it on?
     Hint: In the step in which the ranks below `have` have it, rank r serves rank r + `have`. Double `have` after each
