@@ -238,9 +238,9 @@ def tell_when_saved(x, path):
     """Return rank 0's x on every rank, by way of a file whose path rank 0 alone knows.
 
     Rank 0 alone knows `path`; on the others it is `None`. Rank 0 saves `x` there, and every rank returns what it loads
-    from there. Communicate **once**: one call of `dist` or `comms` on each rank. Saving takes rank 0 a while. Nobody
+    from there. Communicate **once**: one call of `dist` or `comms` on each rank. Saving takes rank 0 a while. No rank
     removes the file.
-    Hint: Nobody can load before they know the path. Who tells them, and when?
+    Hint: No rank can load before it knows the path. Who tells it, and when?
     Hint: A receiver of a broadcast cannot go on before the root has sent. What must the root have done by then?
     Hint: Rank 0 saves first; then `dist.broadcast_object_list([path], src=0)` brings the path.
     Afterwards: The readers need the broadcast's data, so they wait for the root, and the root sends after it has saved.
@@ -299,9 +299,9 @@ def run_work_meanwhile(work_meanwhile, late, busy):
 def work_meanwhile(work):
     """Return work(), once every rank has come; do the work while waiting.
 
-    `work()` needs nobody else and returns a number (in the picture ten times the rank). Call it **once** and return its
-    result, but not before **every** rank has called your function. A rank that comes early must not stand idle: it
-    begins its work at once, whether the others have come or not. And nobody waits for anybody else's work, only until
+    `work()` needs no other rank and returns a number (in the picture ten times the rank). Call it **once** and return
+    its result, but not before **every** rank has called your function. A rank that comes early must not stand idle: it
+    begins its work at once, whether the others have come or not. And no rank waits for another rank's work, only until
     all ranks have come. One barrier.
     Hint: A barrier has two halves: you say that you have come, and you wait until all have. What can happen between?
     Hint: `dist.barrier(async_op=True)` says that you have come and returns a handle at once.
@@ -347,12 +347,12 @@ def barrier_by_hand():
     Write a barrier by send and receive only: no rank returns before **every** rank has called the function. It takes
     nothing and returns nothing. Do it in ⌈log2 N⌉ steps, in each of which a rank sends one message at most and receives
     one at most; the steps of a rank follow one another.
-    Hint: To leave, a rank must have heard from everybody, if not directly then through others. What does a message
-    prove?
+    Hint: To leave, a rank must have heard from every rank, directly or through others. What does a message prove?
     Hint: Step 1: tell your right-hand neighbour. Whom do you tell in step 2, so that it learns of four ranks?
     Hint: In step k send to `(rank + 2**k) % world_size` and receive from `(rank - 2**k) % world_size`, both in one
     `batch_isend_irecv`. Wait for both.
-    Afterwards: No number was needed, only who heard from whom. This one is called a dissemination barrier.
+    Afterwards: The messages need no content: what counts is who has heard from whom. This is called a dissemination
+    barrier.
     """
     sent, heard = torch.zeros(1, device=device), torch.zeros(1, device=device)
     distance = 1
@@ -396,13 +396,14 @@ def _late_or_slow(xs: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
 def late_or_slow(began, ended):
     """Return [the rank that is late most often, the median transfer].
 
-    The same collective ran several times. `began` and `ended` are this rank's clock readings, one number a repetition,
-    in float64; all ranks read one common clock. Return a list of two, the same on every rank: the **rank that began
-    last most often** (an integer; the lowest one of those that tie), and the **transfer**: the median over the
-    repetitions of the time from the last rank's beginning to the last rank's end (a float; with an even number of
+    The same collective ran several times. `began` and `ended` are this rank's clock readings, one number per
+    repetition, in float64; all ranks read one common clock. Return a list of two, the same on every rank: the **rank
+    that began last most often** (an integer; the lowest one of those that tie), and the **transfer**: the median over
+    the repetitions of the time from the last rank's beginning to the last rank's end (a float; with an even number of
     repetitions the mean of the two in the middle). The picture shows three repetitions: first `began`, then `ended`.
     Hint: To say who, you need everybody's beginnings. To say how long, which two moments of a repetition do you need?
-    Hint: All-gather `began` and stack it: a row a rank, a column a repetition. `argmax(0)` says who came last in each.
+    Hint: All-gather `began` and stack it: one row per rank, one column per repetition. `argmax(0)` says who came last
+    in each.
     Hint: The transfer of a repetition is the largest `ended` minus the largest `began`. Then take the median.
     Afterwards: This separates the two causes of a slow collective. If the transfer is short, a faster network will not
     help: look at the rank that comes late.

@@ -12,16 +12,16 @@ Rank 2 works 60 ms longer than the others in each step. Every rank reads its own
     > This would be true if all ranks began the all-reduce together. They only end it together.
 (x) on all ranks but rank 2
 Why: **The all-reduce seems slow on all ranks but rank 2.** They come early, so they wait in the call until rank 2
-brings its part. Rank 2 comes last and finds everybody there. The rank with the *shortest* all-reduce is the one that
-holds up the others.
+brings its part. Rank 2 comes last and finds all the others there. The rank with the *shortest* all-reduce is the one
+that holds up the others.
 """)
 
 late_to_nine = ask("""
 Rank 1 comes late to each of nine calls: a barrier, the four collectives without a root, and the four with root 0. In
 how many of the nine does **every** other rank wait for rank 1?
 ( ) in all nine
-    > This is what many tutorials say: every collective is an implicit barrier. It would be true if each result
-    depended on every rank. A receiver of a broadcast needs the root and nobody else.
+    > Every collective would then be an implicit barrier. That would be true if each result depended on every rank. A
+    receiver of a broadcast needs the root and no other rank.
 (x) in five: those without a root
 ( ) in one: the barrier
     > This would be true if the other calls could give ranks their result without rank 1's data. An all-reduce has no
@@ -60,8 +60,7 @@ who_loads_what = ask("""
 The file holds the checkpoint of step 0. Rank 0 now needs 0.3 s to collect the model, and writes the checkpoint of step
 12 to the same file. The other ranks load the file at once. What do they get?
 ( ) step 12: loading waits until rank 0 has written
-    > A file system makes nobody wait for a file that somebody is going to write. Nothing ties the readers to the
-    writer.
+    > A file system makes no reader wait for a file that is going to be written. Nothing ties the readers to the writer.
 ( ) an error: the file is not complete
     > This would be true if they came while rank 0 was writing. They come before it has begun, and find a whole file.
 (x) step 0, and no error
@@ -110,6 +109,6 @@ flat tensor and all-reduce that. What is faster, both timed honestly?
     > The bytes are the same. But each call has a price of its own, whatever its size, and you pay it five times.
 (x) one flat tensor
 Why: **One flat tensor.** The same bytes travel, but every call has a price of its own, however little it carries.
-PyTorch's `DistributedDataParallel` therefore collects gradients in *buckets* of up to 25 MiB. Lesson 07 measures the
-price of a call, lesson 09 builds the buckets.
+PyTorch's `DistributedDataParallel` therefore collects gradients in *buckets*, and closes one as soon as it holds 25
+MiB or more. Lesson 07 measures the price of a call, lesson 09 builds the buckets.
 """)
