@@ -158,8 +158,8 @@ def train_until(step, good):
     rank. Return how many steps this rank took. Run the function and its check, look at who waits for whom, and repair
     it. Each row below shows a rank's losses, step by step, then `good`, and how many steps it must take.
     Hint: Whose loss decides? How do the others learn of the decision?
-    Hint: A decision that every rank must follow is one number from rank 0, in **every** step, also when the answer is
-    to go on.
+    Hint: A decision that every rank must follow is one number from rank 0, in **every** step, even when the answer
+    is to go on.
     Hint: Write 1.0 or 0.0 into a tensor, broadcast it from rank 0, and let every rank look at what arrived.
     Afterwards: A control signal: 4 bytes a step. Whatever decides how many collectives a rank calls must be the same on
     all ranks: a loss, a clock, the end of a data loader, a signal from the scheduler.

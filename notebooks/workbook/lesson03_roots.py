@@ -122,9 +122,9 @@ class Root:
 def repair_reduce(loss):
     """Return the mean of all losses on rank 0, and this rank's own loss elsewhere.
 
-    "Only rank 0 logs, so only rank 0 reduces." Run the function and its check, and repair it with a **reduce**. It has
-    more than one fault. `loss` is a tensor with one number on every rank. Rank 0 returns a tensor with the mean of all
-    losses, in the dtype of `loss`. Every other rank returns **its own** `loss`, as it was.
+    The idea of this function: only rank 0 logs, so only rank 0 reduces. Run it and its check, and repair it with a
+    **reduce**. It has more than one fault. `loss` is a tensor with one number on every rank. Rank 0 returns a tensor
+    with the mean of all losses, in the dtype of `loss`. Every other rank returns **its own** `loss`, as it was.
     Hint: How many ranks reach the line with `dist.reduce`, and how many must?
     Hint: `dist.reduce` returns `None`. Rank 0 finds the sum in the tensor that it passed.
     Hint: Off the root, you cannot rely on what the passed tensor holds afterwards. Pass a copy:
@@ -207,9 +207,9 @@ def _in_order(xs: Sequence[Any]) -> list[Any]:
 def gather_predictions(mine):
     """Return everyone's predictions on rank 0, in the order of the samples.
 
-    Samples were dealt out one by one: rank r predicted samples r, r + N, r + 2N and so on, N being `world_size`. Their
-    number need not divide by N, and no rank knows it. `mine` is a tensor of integers, this rank's predictions in that
-    order. Return, on rank 0, all predictions in the **order of the samples**. What the other ranks return does not
+    Samples were dealt out one by one: rank r predicted samples r, r + N, r + 2N and so on, N being `world_size`. N need
+    not divide their number, and no rank knows that number. `mine` is a tensor of integers, this rank's predictions in
+    that order. Return, on rank 0, all predictions in the **order of the samples**. What the other ranks return does not
     count. Use tensors, and let no rank but rank 0 receive the others' predictions.
     Hint: `dist.gather` wants equal shapes. How long must the tensors be, and how does every rank learn it?
     Hint: Pad with zeros to the longest share. Its length is known after an all-gather of the sizes.

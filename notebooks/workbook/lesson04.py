@@ -136,7 +136,7 @@ def repair_mean(x):
     Every rank has a tensor `x` of floats with one dimension and **a length of its own**; it may be empty, but not on
     all ranks. Return the mean of all ranks' numbers, as a float or as a tensor with one element, on every rank, with
     **one** call that communicates. Run its check first: on which input does it fail?
-    Hint: With how much weight should a rank that has one number count, beside a rank that has three?
+    Hint: How much should a rank with one number count, compared with a rank that has three?
     Hint: A sum of sums is the sum of all numbers. What else do you have to add up to divide by?
     Hint: Put both into one tensor: one all-reduce adds its elements up side by side.
     Afterwards: Bring what adds up, and divide afterwards. The last batch of an epoch is often uneven, and so is a batch
@@ -184,8 +184,8 @@ def average_ints(x):
     Hint: Which line raises: the all-reduce or the division? What would it have to put where?
     Hint: `total /= world_size` writes its result into `total`, and a fraction does not fit into an integer. Which way
     to divide makes a new tensor?
-    Afterwards: `/` makes a new tensor of floats. `//` would have raised nothing and dropped the fraction. `AVG` is no
-    way out: Gloo adds first and divides afterwards, so when it refuses, the sum has already replaced your own number.
+    Afterwards: `/` makes a new tensor of floats. `//` would have raised nothing and dropped the fraction. `AVG` does
+    not help: Gloo adds first and divides afterwards, so when it refuses, the sum has already replaced your own number.
     """
     total = x.clone()
     dist.all_reduce(total)
@@ -370,8 +370,8 @@ def lean_reduce_scatter(x):
     dtype. Return the sum of everyone's chunk r on rank r: a tensor with `len(x) // world_size` elements, in the dtype
     of `x`. **One** collective, other than `dist.reduce_scatter`, and no rank sends more than S (N - 1) / N bytes. `x`
     stays as it is, and the chunks may be empty.
-    Hint: S (N - 1) / N bytes: a rank sends everything that it brings but its own chunk, once. Whose is each of the
-    chunks that it sends?
+    Hint: S (N - 1) / N bytes: a rank sends everything that it brings but its own chunk, once. Which rank is each
+    of these chunks for?
     Hint: Which collective leaves everyone's chunk r on rank r, in the order of the ranks? Then add them up.
     Hint: `room.view(world_size, len(x) // world_size)` has one chunk a row; `.sum(dim=0, dtype=x.dtype)` adds the rows.
     Afterwards: The bytes are the least possible; the memory is not: each rank holds everyone's chunk before it adds. A
@@ -422,8 +422,8 @@ def split_embedding(part, first, text):
     Hint: Make a tensor of zeros in the shape of the result. Fill in the rows that you have: a mask such as `(text >=
     first) & (text < first + len(part))` says where.
     Hint: `rows[mask] = part[text[mask] - first]` fills them in. Then one all-reduce.
-    Afterwards: This is Megatron's vocabulary-parallel embedding. All-gathering the table would give each rank what was
-    too large for it; here the traffic depends on the text, not on the vocabulary.
+    Afterwards: This is Megatron's vocabulary-parallel embedding. All-gathering the table would give each rank the
+    whole table, which is too large for it; here the traffic depends on the text, not on the vocabulary.
     """
     here = (text >= first) & (text < first + len(part))
     rows = torch.zeros(*text.shape, part.shape[1], device=device)
@@ -461,9 +461,10 @@ def centred(x):
     calls `backward()` on every rank and wants the gradient of the **sum of all ranks' losses**: every rank's loss
     depends on every rank's `x`. (A rank's loss is the sum of what it returns, with a different weight for each
     element.) Write the backward pass of the all-reduce yourself, in a `torch.autograd.Function`.
-    Hint: Change rank 0's `x` a little. Whose losses change? Where are the gradients of those losses by the sum?
-    Hint: The sum is the same number for all ranks, and each rank's loss has a gradient by it. The gradient of the sum
-    of all losses is the sum of these: so what does backward have to call?
+    Hint: Change rank 0's `x` a little. Whose losses change? Which ranks hold the gradients of those losses with respect
+    to the sum?
+    Hint: The sum is the same number for all ranks, and each rank's loss has a gradient with respect to it. The gradient
+    of the sum of all losses is the sum of these: so what does backward have to call?
     Hint: A `torch.autograd.Function` has two static methods, `forward(ctx, x)` and `backward(ctx, gradient)`, and is
     called by `Sum.apply(x)`. Work on copies in both of them.
     Afterwards: The backward pass of an all-reduce is an all-reduce. `comms.all_reduce` of this workbook does it, and so
