@@ -99,88 +99,6 @@ def parallel_mlp(x, widen, narrow, f, g):
     return g(torch.nn.functional.linear(hidden, weight)) + bias
 
 
-def _whole(xs: Sequence[Any], dim: int) -> list[Any]:
-    y = np.concatenate([part for part, _ in xs], dim)
-    return [{"y": y, "gradient of part": slope} for slope in np.split(xs[0][1], len(xs), dim)]
-
-
-def _parts(n: int) -> list[Case]:
-    rng = np.random.default_rng([12, 6, n])
-
-    def case(shape: tuple[int, ...], dim: int, about: str, dtype: str = "float32") -> Case:
-        whole = [n * size if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
-        slope = rng.integers(-9, 10, whole).astype(dtype)
-        return Case([(rng.integers(-9, 10, shape).astype(dtype), slope) for _ in range(n)], about, {"dim": dim})
-
-    return [
-        case((1, 2), 1, "two columns a rank"),
-        case((3, 2, 4), -1, "the last dimension, float64", "float64"),
-        case((3, 2, 4), 1, "the dimension in the middle"),
-    ]
-
-
-def back_from_the_whole(y, slope):
-    """Go back from what was gathered; return how many collectives the forward pass has called."""
-    made = len(called())
-    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
-    assert y.shape == slope.shape, f"The result has the shape {list(y.shape)}, and should have {list(slope.shape)}."
-    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
-    y.backward(slope)
-    return made
-
-
-def run_whole_output(whole_output, part, slope, dim):
-    """Gather a part whose rows lie in no row, and go back."""
-    part = (1 * part.requires_grad_()).transpose(0, 1).contiguous().transpose(0, 1)  # no row behind the other
-    part.retain_grad()
-    y = whole_output(part, dim)
-    no_sum_of_sums(back_from_the_whole(y, slope))
-    return {"y": y.detach(), "gradient of part": part.grad}
-
-
-@exercise(
-    "Put the whole output together",
-    _whole,
-    minutes=6,
-    difficulty=2,
-    inputs=_parts,
-    tolerance=1e-6,
-    **both_passes(1),
-    harness=run_whole_output,
-)
-def whole_output(part, dim):
-    """Return all ranks' parts, one after the other along this dimension; gradients flow back.
-
-    Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one after the other
-    along dimension `dim`, which may be negative. From there on **every rank does the same** with the whole, down to the
-    same loss. So what is the gradient of this rank's `part`, where `dy` is that of the whole?
-
-    `dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be contiguous. One
-    collective is enough. In the picture, `part` and `dy` are on the left; the whole and the gradient of `part` are on
-    the right.
-    Hint: Forward it is an all-gather and a `torch.cat` along `dim`. `part.contiguous()` first.
-    Hint: The loss is one and the same on all ranks, and `dy` is whole and equal everywhere. Which of its numbers belong
-    to this rank's part?
-    Hint: `dy.chunk(world_size, dim)[rank]`, and nothing to communicate.
-    Afterwards: An all-gather's backward pass is a slice here, because all ranks do the same with what was gathered.
-    Where they go on to do different things, it is a reduce-scatter: you will meet that, too.
-    """
-
-    class Whole(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, part):
-            part = part.contiguous()
-            parts = [torch.empty_like(part) for _ in range(world_size)]
-            dist.all_gather(parts, part)
-            return torch.cat(parts, dim)
-
-        @staticmethod
-        def backward(ctx, dy):
-            return dy.chunk(world_size, dim)[rank]
-
-    return Whole.apply(part)
-
-
 def shares(q: np.ndarray, k: np.ndarray, first: int = 0) -> np.ndarray:
     """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
     here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
@@ -305,3 +223,85 @@ def my_heads(qkv, project, heads, group=None):
     mine = torch.arange(width).view(heads, -1).tensor_split(size)[place].flatten()  # the numbers of its heads
     rows = torch.cat([mine, mine + width, mine + 2 * width])
     return qkv.weight.detach()[rows], qkv.bias.detach()[rows], project.weight.detach()[:, mine]
+
+
+def _whole(xs: Sequence[Any], dim: int) -> list[Any]:
+    y = np.concatenate([part for part, _ in xs], dim)
+    return [{"y": y, "gradient of part": slope} for slope in np.split(xs[0][1], len(xs), dim)]
+
+
+def _parts(n: int) -> list[Case]:
+    rng = np.random.default_rng([12, 6, n])
+
+    def case(shape: tuple[int, ...], dim: int, about: str, dtype: str = "float32") -> Case:
+        whole = [n * size if axis == dim % len(shape) else size for axis, size in enumerate(shape)]
+        slope = rng.integers(-9, 10, whole).astype(dtype)
+        return Case([(rng.integers(-9, 10, shape).astype(dtype), slope) for _ in range(n)], about, {"dim": dim})
+
+    return [
+        case((1, 2), 1, "two columns a rank"),
+        case((3, 2, 4), -1, "the last dimension, float64", "float64"),
+        case((3, 2, 4), 1, "the dimension in the middle"),
+    ]
+
+
+def back_from_the_whole(y, slope):
+    """Go back from what was gathered; return how many collectives the forward pass has called."""
+    made = len(called())
+    assert isinstance(y, torch.Tensor), f"Return a tensor, and not {type(y).__name__}."
+    assert y.shape == slope.shape, f"The result has the shape {list(y.shape)}, and should have {list(slope.shape)}."
+    assert y.requires_grad, "No gradient flows back: autograd does not see through `dist.all_gather`."
+    y.backward(slope)
+    return made
+
+
+def run_whole_output(whole_output, part, slope, dim):
+    """Gather a part whose rows lie in no row, and go back."""
+    part = (1 * part.requires_grad_()).transpose(0, 1).contiguous().transpose(0, 1)  # no row behind the other
+    part.retain_grad()
+    y = whole_output(part, dim)
+    no_sum_of_sums(back_from_the_whole(y, slope))
+    return {"y": y.detach(), "gradient of part": part.grad}
+
+
+@exercise(
+    "Put the whole output together",
+    _whole,
+    minutes=6,
+    difficulty=2,
+    inputs=_parts,
+    tolerance=1e-6,
+    **both_passes(1),
+    harness=run_whole_output,
+)
+def whole_output(part, dim):
+    """Return all ranks' parts, one after the other along this dimension; gradients flow back.
+
+    Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one after the other
+    along dimension `dim`, which may be negative. From there on **every rank does the same** with the whole, down to the
+    same loss. So what is the gradient of this rank's `part`, where `dy` is that of the whole?
+
+    `dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be contiguous. One
+    collective is enough. In the picture, `part` and `dy` are on the left; the whole and the gradient of `part` are on
+    the right.
+    Hint: Forward it is an all-gather and a `torch.cat` along `dim`. `part.contiguous()` first.
+    Hint: The loss is one and the same on all ranks, and `dy` is whole and equal everywhere. Which of its numbers belong
+    to this rank's part?
+    Hint: `dy.chunk(world_size, dim)[rank]`, and nothing to communicate.
+    Afterwards: An all-gather's backward pass is a slice here, because all ranks do the same with what was gathered.
+    Where they go on to do different things, it is a reduce-scatter: you will meet that, too.
+    """
+
+    class Whole(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, part):
+            part = part.contiguous()
+            parts = [torch.empty_like(part) for _ in range(world_size)]
+            dist.all_gather(parts, part)
+            return torch.cat(parts, dim)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy.chunk(world_size, dim)[rank]
+
+    return Whole.apply(part)

@@ -1,0 +1,89 @@
+"""The transformer of lesson 13, whole or with its layers in parts: what lesson 13b begins with.
+
+    from workbook.tools.rank.in_parts import fresh, in_parts, train, wrong
+
+    alone, model = fresh(device), in_parts(fresh(device), copy_in, sum_out)
+    train(alone)
+    train(model)
+    wrong(model, alone)  # by how much each gradient differs: {"blocks.0.qkv.weight": 1e-16, …}
+
+Nothing here communicates but `before` and `after`, which are given.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from labkit.rank import tiny
+
+__all__ = ["Columns", "Rows", "fresh", "in_parts", "train", "wrong"]
+
+
+def fresh(device: torch.device) -> tiny.Transformer:
+    """Return the model, with the same weights on every rank, whenever it is called; in float64."""
+    torch.manual_seed(0)
+    return tiny.Transformer(layers=2, width=48, heads=12).to(device).double()
+
+
+class Columns(nn.Module):
+    """This rank's outputs of a linear layer; `meet` is where the ranks meet, here before the columns."""
+
+    def __init__(self, weight, bias, meet):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(weight.detach().clone()), nn.Parameter(bias.detach().clone())
+        self.meet = meet
+
+    def forward(self, x):
+        return nn.functional.linear(self.meet(x), self.weight, self.bias)
+
+
+class Rows(Columns):
+    """The sum over the ranks of what each one's inputs give, and the bias once; the ranks meet after the rows."""
+
+    def forward(self, x):
+        return self.meet(nn.functional.linear(x, self.weight)) + self.bias
+
+
+def in_parts(
+    model: tiny.Transformer, before: Callable | None, after: Callable | None, columns: type[Columns] = Columns
+) -> tiny.Transformer:
+    """Leave this rank's part of each transformer layer in the model: whole heads, and some of the hidden numbers."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for block in model.blocks:
+        width, hidden = block.narrow.weight.shape
+        heads = torch.arange(width).view(block.heads, -1).tensor_split(n)[rank]
+        block.heads, mine = len(heads), heads.flatten()
+        rows = torch.cat([mine, mine + width, mine + 2 * width])  # queries, keys, values
+        block.qkv = columns(block.qkv.weight[rows], block.qkv.bias[rows], before)
+        block.project = Rows(block.project.weight[:, mine], block.project.bias, after)
+        mine = torch.arange(hidden).tensor_split(n)[rank]
+        block.widen = columns(block.widen.weight[mine], block.widen.bias[mine], before)
+        block.narrow = Rows(block.narrow.weight[:, mine], block.narrow.bias, after)
+    return model
+
+
+def train(model: nn.Module, finish: Callable = lambda model: None) -> None:
+    """Take three training steps on whole batches and print the losses; `finish` runs after each backward pass."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, foreach=False)  # plain tensors beside DTensors
+    losses = []
+    for step in range(3):
+        optimizer.zero_grad()
+        losses.append(tiny.loss(model, tiny.batch(step)))
+        losses[-1].backward()
+        finish(model)
+        optimizer.step()
+    print("losses:", [round(loss.item(), 6) for loss in losses])
+
+
+def wrong(model: nn.Module, one: tiny.Transformer) -> dict[str, float]:
+    """Return by how much each of the model's gradients differs from its part of that in one process."""
+    want = copy.deepcopy(one)
+    for p in want.parameters():
+        p.data = p.grad
+    pairs = zip(model.named_parameters(), in_parts(want, None, None).parameters(), strict=True)
+    return {name: (p.grad - its).abs().max().item() for (name, p), its in pairs}
