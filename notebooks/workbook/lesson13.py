@@ -1,4 +1,4 @@
-"""Exercises of lesson 13 on a linear layer that is cut in two ways: its parts, its backward pass, f and g."""
+"""Exercises of lesson 13 on a linear layer that is cut in two ways: its parts, f and g."""
 
 from __future__ import annotations
 
@@ -108,18 +108,17 @@ def cut_linear(linear, kind, group=None):
     """Return this rank's (weight, bias) of a layer that is cut by its outputs ("column") or its inputs ("row").
 
     `linear` is a `torch.nn.Linear`, equal on all ranks of the group. In a **column-parallel** layer (`kind="column"`),
-    each rank computes some of the outputs, from all inputs. In a **row-parallel** layer (`kind="row"`), each rank has
-    some of the inputs and computes, for every output, their part of the sum. Return this rank's `(weight, bias)`, so
-    that `torch.nn.functional.linear(x, weight, bias)` would compute its outputs in the first case; in the second case,
-    return the bias whole, on every rank.
+    each rank computes some of the outputs, from all inputs: return the weight and the bias of these outputs. In a
+    **row-parallel** layer (`kind="row"`), each rank has some of the inputs and computes, for every output, their part
+    of the sum: return the weight of these inputs, and the bias whole, on every rank.
 
-    The parts follow one another in the order of the ranks **of the group**. Where they cannot be equal, the first ones
-    are larger by one. The tensors must have memory of their own, so that `linear` can be freed. `group=None` means all
+    The parts follow one another in the order of the ranks **of the group**. If they cannot be equal, the first ones are
+    larger by one. The tensors must have memory of their own, so that `linear` can be freed. `group=None` means all
     ranks.
 
     In the picture, the weight and the bias are on the left, and this rank's parts of both on the right.
     Hint: `linear.weight` has the shape [out, in]: one row for each output, one column for each input.
-    Hint: `tensor.tensor_split(size, dim=…)[place]` is the part at this place; where parts cannot be equal, it makes the
+    Hint: `tensor.tensor_split(size, dim=…)[place]` is the part at this place; if parts cannot be equal, it makes the
     first ones larger by one. `dist.get_rank(group)` is the place in the group.
     Hint: What `tensor_split` returns is a view of the whole tensor: `.clone()` copies it. Cut without autograd:
     `linear.weight.detach()`.
@@ -135,26 +134,6 @@ def cut_linear(linear, kind, group=None):
 
 
 OF_A_LAYER = ("gradient of x", "gradient of the weight", "gradient of the bias")
-
-
-def _through_columns(xs: Sequence[Any]) -> list[Any]:
-    x, weight, _, slope = xs[0]
-    return [dict(zip(OF_A_LAYER, (slope @ weight, dy.T @ x, dy.sum(0)))) for dy in np.array_split(slope, len(xs), 1)]
-
-
-def _wholes(n: int) -> list[Case]:
-    rng = np.random.default_rng([12, 2, n])
-
-    def case(rows: int, into: int, out: int, about: str, dtype: str = "float64") -> Case:
-        shapes = ((rows, into), (out, into), (out,), (rows, out))
-        drawn = [rng.integers(-3, 4, shape) if rows == 1 else rng.normal(size=shape) for shape in shapes]
-        return Case([tuple(t.astype(dtype) for t in drawn)] * n, about)
-
-    return [
-        case(1, n, n, f"a layer of {n} outputs"),
-        case(3, 2 * n, 2 * n, "three rows"),
-        case(5, 3 * n, 2 * n + 1, f"{2 * n + 1} outputs, which {n} does not divide", "float32"),
-    ]
 
 
 def called(since=0):
@@ -200,75 +179,6 @@ def no_sum_of_sums(since):
 def my_parts(*cuts):
     """Return this rank's parts of (tensor, dimension) pairs, with memory of their own."""
     return (t.tensor_split(world_size, dim)[rank].clone() for t, dim in cuts)
-
-
-def run_column_backward(fn, x, weight, bias, slope):
-    """Go back through this rank's columns, with the function as the backward pass."""
-    w, b, dy = my_parts((weight, 0), (bias, 0), (slope, 1))
-
-    class Column(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x, weight)
-            return x @ weight.T + bias
-
-        @staticmethod
-        def backward(ctx, dy):
-            return tuple(fn(dy, *ctx.saved_tensors))
-
-    leaves = [t.requires_grad_() for t in (x, w, b)]
-    y = Column.apply(*leaves)
-    try:
-        y.backward(dy)
-    except RuntimeError:
-        no_gather_of_gradients()
-        raise
-    if x.grad is None or not torch.allclose(x.grad, slope @ weight, 1e-3, 1e-4):
-        no_gather_of_gradients()
-    some_call()
-    return {name: t.grad for name, t in zip(OF_A_LAYER, leaves)}
-
-
-def broken_column_backward(dy, x, weight):
-    dx = dy @ weight
-    piece = dx.chunk(world_size, dim=1)[rank].contiguous()
-    pieces = [torch.empty_like(piece) for _ in range(world_size)]
-    dist.all_gather(pieces, piece)
-    return torch.cat(pieces, dim=1), dy.T @ x, dy.sum(0)
-
-
-@exercise(
-    "The columns' backward pass, as many tables list it",
-    _through_columns,
-    minutes=6,
-    difficulty=2,
-    inputs=_wholes,
-    **ONE_ALL_REDUCE,
-    harness=run_column_backward,
-)
-def column_backward(dy, x, weight):
-    """Return the gradients of x, of my weight and of my bias; dy is that of my outputs.
-
-    In the forward pass, this rank's part of a column-parallel layer has computed `x @ weight.T + bias`: `x` is the same
-    on every rank and `weight` its own rows of the whole weight. `dy` is the gradient of these outputs. Many tables say
-    that an all-gather puts the gradient of `x` together, and the function in the cell below does that. No error is
-    raised. Find out what is wrong, and repair it. Return the gradients of `x`, of `weight` and of `bias`: for `x` that
-    of **the whole layer**, on every rank; for the other two those of this rank's part. A single call that communicates
-    is enough.
-
-    In the picture, `x`, the whole weight, the whole bias and the whole gradient of the output are on the left; on the
-    right are the gradients of `x`, of `weight` and of `bias`.
-    Hint: Each output depends on the whole `x`. So how does the loss depend on one number of `x`: through one rank's
-    outputs, or through those of all?
-    Hint: `dy @ weight` has the shape of `x` on every rank. Each rank has it for its own outputs only. What has to be
-    done with N tensors of this kind?
-    Hint: One `dist.all_reduce(dx)` in place of the all-gather and the lines that prepare it.
-    Afterwards: An all-gather puts together what is cut. Here the **weight** is cut, by outputs. The gradient of `x` has
-    its whole shape on every rank; what it lacks is what the other ranks' columns add to each of its numbers.
-    """
-    dx = dy @ weight
-    dist.all_reduce(dx)
-    return dx, dy.T @ x, dy.sum(0)
 
 
 def _copied(xs: Sequence[Any], halves: bool = False) -> list[Any]:
@@ -326,19 +236,19 @@ def run_copy_in(copy_in, x, slope, halves=False):
 def copy_in(x, group=None):
     """Return x; in the backward pass, add up the gradients of all ranks.
 
-    What you have just repaired can be taken out of the layer and put before it. Megatron calls it **f**: forward, `x`
-    as it is; backward, the sum of the gradients that all ranks' columns have for `x`. After it, this rank's columns are
-    an ordinary layer, `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is there. (A `Function`
-    should not return its own argument, hence `view_as`.) Write the backward pass: it gets `dy`, the gradient of what
-    `forward` has returned, and returns that of `x`.
+    Megatron calls this function **f**. It stands before the columns: forward, `x` as it is; backward, the sum of the
+    gradients that all ranks' columns have for `x`. After it, this rank's columns are an ordinary layer,
+    `torch.nn.functional.linear(copy_in(x), weight, bias)`. The forward pass is there. (A `Function` should not return
+    its own argument, hence `view_as`.) Write the backward pass: it gets `dy`, the gradient of what `forward` has
+    returned, and returns the gradient of `x`.
 
-    Autograd may use `dy` elsewhere as well, so do not change it; and with NCCL, what a collective gets must be
-    contiguous. The ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. On the
-    right: what comes back, the gradient of `x`, and that of a tensor that was added to the result.
-    Hint: You have written it before, in `column_backward`: which part of that was not the layer's own?
-    Hint: Backward, each rank gets the gradient that its own columns give `x`. The whole one is the sum of them.
+    Autograd may use `dy` elsewhere as well, so do not change it; with NCCL, a collective needs a contiguous tensor. The
+    ranks are those of `group`; `None` means all. In the picture, `x` and `dy` are on the left. On the right are the
+    result, the gradient of `x`, and the gradient of a tensor that was added to the result.
+    Hint: Each rank's `dy` is what its own columns say of `x`. The whole gradient is the sum of all ranks' `dy`.
     Hint: `dx = dy.clone(memory_format=torch.contiguous_format)`, then `dist.all_reduce(dx, group=group)`.
-    Afterwards: Forward a copy, backward a sum. The transpose of giving everyone the same is adding up what comes back.
+    Afterwards: Forward a copy, backward a sum: what every rank was given on the way there is added up on the way back.
+    An all-gather would be wrong here. It puts pieces together, and each rank's `dy` already has the shape of `x`.
     """
 
     class F(torch.autograd.Function):
@@ -379,17 +289,17 @@ def sum_out(partial, group=None):
     """Return the sum of all ranks' partial; gradients flow back.
 
     After a row-parallel layer each rank holds `partial`, its part of a sum. Megatron's **g** adds them up: return the
-    sum of all ranks' `partial`, on every rank, and leave `partial` as it is: autograd may have kept it. From there on
+    sum of all ranks' `partial`, on every rank, and do not change `partial`: autograd may have kept it. From there on
     all ranks compute the same thing, with the same numbers, down to the same loss. So what is the gradient of this
-    rank's `partial`, where `dy` is that of the sum?
+    rank's `partial`, if `dy` is the gradient of the sum?
 
     Sum over the ranks of `group`; `None` means all. In the picture, `partial` is the tanh of the first row on the left,
-    and the second row is `dy`; on the right stand the sum and the gradient of that first row.
+    and the second row is `dy`; the sum and the gradient of that first row are on the right.
     Hint: The sum is a + b + c + d. If this rank's part grows by a little, by how much does the sum grow?
-    Hint: The loss is the same one on every rank, not four different ones that would have to be added up.
+    Hint: All ranks compute one and the same loss. There are no different losses that would have to be added up.
     Hint: Forward: clone `partial`, all-reduce the clone, return it. Backward: return `dy`.
-    Afterwards: f and g are each other's mirror image: forward a copy and backward a sum, forward a sum and backward a
-    copy. The paper calls them conjugate.
+    Afterwards: f and g mirror each other: f copies forward and sums backward, g sums forward and copies backward. The
+    Megatron paper calls them conjugate.
     """
 
     class G(torch.autograd.Function):

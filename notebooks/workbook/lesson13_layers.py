@@ -1,4 +1,4 @@
-"""Exercises of lesson 13 on layers in parts: an MLP, the whole output of a layer, and attention by heads."""
+"""Exercises of lesson 13 on layers in parts: an MLP, attention by heads, and the whole output of a layer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
+from workbook.lesson12 import in_words, no_numbers
 from workbook.lesson13 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, sum_out, teams
 
 if TYPE_CHECKING:
@@ -73,26 +74,31 @@ def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
     return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
 
 
-@exercise("The MLP, in parts", _mlp, minutes=5, difficulty=2, inputs=_mlps, **both_passes(2), harness=run_parallel_mlp)
+@exercise(
+    "The MLP, in parts",
+    in_words(_mlp, "the MLP of one process, on every rank"),
+    minutes=5,
+    difficulty=2,
+    inputs=_mlps,
+    picture=no_numbers,
+    **both_passes(2),
+    harness=run_parallel_mlp,
+)
 def parallel_mlp(x, widen, narrow, f, g):
     """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
 
-    The MLP is `narrow(gelu(widen(x)))`, with two linear layers, and `x` is the same on every rank. `widen` is this
-    rank's `(weight, bias)` of the first one, cut column-parallel; `narrow` is its `(weight, bias)` of the second one,
-    cut row-parallel, so its bias is whole. `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)`
-    returns the sum of all ranks' `t` and passes gradients back as they are. Return the whole MLP's result on every
-    rank, so that all gradients are right as well. Two collectives are enough, one in each direction.
-    `torch.nn.functional` has `linear` and `gelu`.
-
-    In the picture, `x`, the whole weights and biases and the gradient of the result are on the left, as far as they
-    fit; on the right is the result, followed by the gradients of `x`, of `widen` and of `narrow`.
-    Hint: Where do all ranks have the same, and begin to compute different things? That is where f goes. Where do they
-    have parts of a sum that all of them need? That is where g goes.
-    Hint: `linear(f(x), *widen)`, then gelu: each rank has whole numbers of its own columns, so gelu needs no other
+    `x` is the same on every rank. `widen` is this rank's `(weight, bias)` of the first linear layer, which is
+    column-parallel; `narrow` is its `(weight, bias)` of the second one, which is row-parallel, so its bias is whole.
+    `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)` returns the sum of all ranks' `t` and passes
+    gradients back as they are. Return the whole MLP's result on every rank. All gradients have to be right as well. Two
+    collectives are enough, one in each direction. `torch.nn.functional` has `linear` and `gelu`.
+    Hint: f goes where all ranks have the same numbers and begin to compute different things. g goes where the ranks
+    have parts of a sum that all of them need.
+    Hint: `linear(f(x), *widen)`, then gelu: each rank has its own columns' finished outputs, so gelu needs no other
     rank.
     Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
-    Afterwards: One all-reduce forward, one backward, for two layers. The hidden numbers, four times as many as `x` has
-    in this lesson's model, are never in one place.
+    Afterwards: Two layers need one all-reduce forward and one backward. The hidden numbers, four times as many as `x`
+    has in this lesson's model, are never in one place.
     """
     hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
     weight, bias = narrow
@@ -169,9 +175,11 @@ def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
     which = [row // width for row in rows]
     many = [which.count(kind) for kind in range(3)]
     if len(rows) == len(w):
+        kinds = [f"{count or 'none'} of {kind}" for count, kind in zip(many, ("queries", "keys", "values"))]
         assert len(set(many)) == 1, (
-            "Its rows of `qkv` are {} of queries, {} of keys and {} of values. A rank needs as many of each, those of "
-            "its heads: take them out of each third of `qkv`.".format(*many)
+            f"Rank {rank} has {kinds[0]}, {kinds[1]} and {kinds[2]}. The rows of `qkv` are all queries, then all keys, "
+            "then all values, so a run of them is not a set of heads. A rank needs as many of each: take the rows of "
+            "its heads out of each third of `qkv`."
         )
         assert which == sorted(which), (
             "Its rows of `qkv` are queries, keys and values in turns: first all queries of its heads, then all keys, "
@@ -186,7 +194,7 @@ def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
         assert columns == rows[: mine * each], (
             f"Its columns of `project` are those of heads {heads_at(columns)}, and its queries those of heads {own}."
             if heads_at(columns) != own
-            else "Its columns of `project` are in another order than its queries."
+            else "Its columns of `project` are in a different order from its queries."
         )
     made = torch.nn.functional.linear(x, w, b)
     q, k, v = (t.unflatten(-1, (mine, -1)).transpose(0, 1)[None] for t in made.chunk(3, -1))
@@ -194,29 +202,32 @@ def run_my_heads(my_heads, x, weight, bias, out, heads, halves=False):
     return {"heads": mine, "attention": seen.transpose(0, 1).flatten(1) @ out.T}
 
 
-@exercise("Which heads are mine?", _attended, difficulty=2, inputs=_heads, promises=(Calls(0),), harness=run_my_heads)
+@exercise(
+    "Which heads are mine?",
+    in_words(_attended, "the weight and bias of my queries, keys and values, and my columns of project's weight"),
+    difficulty=2,
+    inputs=_heads,
+    picture=no_numbers,
+    promises=(Calls(0),),
+    harness=run_my_heads,
+)
 def my_heads(qkv, project, heads, group=None):
     """Return this rank's (weight, bias) of qkv and weight of project: those of its heads.
 
     `qkv` and `project` are the linear layers of an attention with `heads` heads, equal on all ranks of the group. `qkv`
-    makes queries, keys and values out of `width` inputs: its `3 * width` outputs are all queries, then all keys, then
-    all values, and within each of them one head after the other. `project` takes the heads' results, one head after the
-    other.
+    has `width` inputs. Its `3 * width` outputs are all queries, then all keys, then all values, and each of these three
+    has one head after the other. `project` takes the heads' results, one head after the other.
 
-    Each rank gets some heads, the first ones for the first rank of the group; where the heads cannot be dealt out
-    evenly, the first ranks get one more. Return this rank's `(weight, bias)` of `qkv`, with the queries, then the keys,
-    then the values of its heads, and its `weight` of `project`: `(weight, bias, weight)`. Communicate nothing. The
-    check lets each rank compute the attention of its heads and project it, and compares with what one process makes of
-    them: the ranks' results add up to the whole attention.
-
-    In the picture, `x`, the weight and the bias of `qkv` and the weight of `project` are on the left, as far as they
-    fit. On the right is the number of the rank's heads, followed by what their attention gives.
-    Hint: First the numbers of this rank's heads among the `width` queries: `torch.arange(width).view(heads, -1)` has a
-    row for each head, and `tensor_split(size)[place]` deals rows out.
+    The first rank of the group gets the first heads, and so on; if the heads cannot be dealt out evenly, the first
+    ranks get one more. Return this rank's `(weight, bias)` of `qkv`, with the queries, then the keys, then the values
+    of its heads, and its `weight` of `project`: `(weight, bias, weight)`. Communicate nothing. The check lets each rank
+    compute the attention of its heads and project it: the ranks' results have to add up to the whole attention.
+    Hint: Begin with the numbers of this rank's heads among the `width` queries: `torch.arange(width).view(heads, -1)`
+    has a row for each head, and `tensor_split(size)[place]` deals rows out.
     Hint: The keys of the same heads lie `width` rows further down in `qkv`, the values `2 * width` rows.
     Hint: `project` has one column for each number of the heads: `project.weight[:, mine]`.
-    Afterwards: Attention falls into heads by itself: no head sees another one before the projection. So `qkv` is a
-    column-parallel layer, cut in a certain order, and `project` a row-parallel one.
+    Afterwards: No head sees any other head before the projection. So `qkv` is a column-parallel layer, cut in a certain
+    order, and `project` a row-parallel one.
     """
     width = qkv.in_features
     size, place = dist.get_world_size(group), dist.get_rank(group)
@@ -279,7 +290,7 @@ def whole_output(part, dim):
 
     Each rank has a `part`, and all parts have the same shape. Return the whole: the ranks' parts, one after the other
     along dimension `dim`, which may be negative. From there on **every rank does the same** with the whole, down to the
-    same loss. So what is the gradient of this rank's `part`, where `dy` is that of the whole?
+    same loss. So what is the gradient of this rank's `part`, if `dy` is the gradient of the whole?
 
     `dist.all_gather(parts, part)` fills the tensors of a list; with NCCL, these and `part` must be contiguous. One
     collective is enough. In the picture, `part` and `dy` are on the left; the whole and the gradient of `part` are on
@@ -288,8 +299,8 @@ def whole_output(part, dim):
     Hint: The loss is one and the same on all ranks, and `dy` is whole and equal everywhere. Which of its numbers belong
     to this rank's part?
     Hint: `dy.chunk(world_size, dim)[rank]`, and nothing to communicate.
-    Afterwards: An all-gather's backward pass is a slice here, because all ranks do the same with what was gathered.
-    Where they go on to do different things, it is a reduce-scatter: you will meet that, too.
+    Afterwards: The backward pass of this all-gather is a slice, because all ranks do the same with what was gathered.
+    If they went on to do different things, it would be a reduce-scatter: lesson 13b has that case.
     """
 
     class Whole(torch.autograd.Function):

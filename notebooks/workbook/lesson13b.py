@@ -1,4 +1,4 @@
-"""Exercises of lesson 13b on a sequence in parts: to all positions and back, and two hard ones."""
+"""Exercises of lesson 13b on a sequence in parts: to all positions and back, lean columns, half a layer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
+from workbook.lesson12 import in_words, no_numbers
 from workbook.lesson13 import OF_A_LAYER, both_passes, called, copy_in, my_parts
 from workbook.lesson13_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 
@@ -92,13 +93,14 @@ def gather_sequence(x):
 
     In the picture, `x` and this rank's `dy` are on the left; the whole sequence and the gradient of `x` are on the
     right.
-    Hint: Forward, as in `whole_output`: an all-gather, and `torch.cat` along the positions.
-    Hint: Backward: each rank has a `dy` for all positions, from its own columns. This rank's positions need the sum
-    over the ranks, and the other positions do not belong to it. Lesson 04 has one collective for that.
+    Hint: Forward: an all-gather, and `torch.cat` along the positions.
+    Hint: Backward: each rank has a `dy` for all positions, from its own columns. This rank needs the sum over the ranks
+    for its own positions only. Lesson 04 has one collective for that.
     Hint: `dist.reduce_scatter(dx, parts)`; `parts` are the chunks of `dy` along dimension 1, each made contiguous.
-    Afterwards: The same all-gather as in `whole_output`, and a different backward pass: what matters is what the ranks
-    do with the whole. Its mirror image, reduce-scatter forward and all-gather backward, comes after the row-parallel
-    layer. (`comms.all_gather` goes back by a reduce-scatter, too; on Gloo its bytes are those of an all-reduce.)
+    Afterwards: `whole_output` in lesson 13 makes the same all-gather and has a different backward pass: what matters is
+    what the ranks do with the whole. The mirror image, reduce-scatter forward and all-gather backward, comes after the
+    row-parallel layer. (`comms.all_gather` goes back by a reduce-scatter, too; on Gloo its bytes are those of an
+    all-reduce.)
     """
 
     class Gather(torch.autograd.Function):
@@ -172,10 +174,11 @@ def run_lean_column(lean_column, whole, weight, bias, slope):
 
 @exercise(
     "A column-parallel layer that keeps its own positions only",
-    _lean,
+    in_words(_lean, "what my columns make of all positions"),
     minutes=15,
     difficulty=3,
     inputs=_lean_layers,
+    picture=no_numbers,
     forbids=("all_reduce", "all_to_all"),
     **both_passes(3),
     harness=run_lean_column,
@@ -184,7 +187,7 @@ def lean_column(x, weight, bias):
     """Return what this rank's columns make of all positions, and keep only this rank's positions.
 
     `gather_sequence` before a column-parallel layer makes the whole sequence, and autograd keeps it until the backward
-    pass: the activations that sequence parallelism has cut are whole again. Write both in one
+    pass: the activations that sequence parallelism has cut are whole again. Write gather and layer in one
     `torch.autograd.Function`. `x` is this rank's part of the sequence, [rows, positions, width]; `weight` and `bias`
     are its part of the layer. Return what its columns make of **all** positions, and keep nothing of `x` but this
     rank's part of it.
@@ -192,16 +195,13 @@ def lean_column(x, weight, bias):
     In the backward pass, return the gradients of `x`, summed over the ranks, of `weight` and of `bias`. The gradient of
     `weight` needs the whole `x` once more: gather it again. Three collectives in all, and none of them is an
     all-reduce.
-
-    In the picture, the whole sequence, weight, bias and gradient of the output are on the left, as far as they fit; on
-    the right are the columns' output and the gradients of `x`, of `weight` and of `bias`.
-    Hint: Write the layer as you repaired it, with `save_for_backward(x, weight)`, where `x` is this rank's part; the
-    gathered sequence is a local variable of `forward`, and goes when it returns.
+    Hint: Call `ctx.save_for_backward(x, weight)`, where `x` is this rank's part. The gathered sequence is a local
+    variable of `forward`, and is freed when it returns.
     Hint: `dx = dy @ weight` has all positions and this rank's columns only: a reduce-scatter along the positions.
     Hint: `weight` has a gradient from all positions: `dy.flatten(0, 1).T @ whole.flatten(0, 1)`, where `whole` is
     gathered again. `bias`: the sum of `dy` over rows and positions.
     Afterwards: Megatron does this, and hides both: the second all-gather runs while `dy @ weight` is computed, and the
-    reduce-scatter while the weight's gradient is. It costs half as many bytes again as the plain version.
+    reduce-scatter while the weight's gradient is. It sends half as many bytes again as the plain version.
     """
 
     def gathered(x):
@@ -307,10 +307,11 @@ def run_sequence_mlp(sequence_mlp, x, gain, shift, w1, b1, w2, b2, slope):
 
 @exercise(
     "Half a transformer layer on a part of the sequence",
-    _in_sequence,
+    in_words(_in_sequence, "half a layer of one process, for my positions"),
     minutes=15,
     difficulty=3,
     inputs=_sequence_layers,
+    picture=no_numbers,
     **both_passes(7, rounds=5),
     harness=run_sequence_mlp,
 )
@@ -318,17 +319,14 @@ def sequence_mlp(x, norm, widen, narrow, gather, scatter, f):
     """Return x + narrow(gelu(widen(norm(x)))) for this rank's positions.
 
     Half a transformer layer is `x + narrow(gelu(widen(norm(x))))`. `x` is this rank's part of the sequence, [rows,
-    positions, width], and so is what you return. `norm` is the `(weight, bias)` of a layer norm, equal on all ranks;
-    `widen` and `narrow` are this rank's `(weight, bias)` of a column-parallel and a row-parallel layer, so narrow's
-    bias is whole.
+    positions, width]. Return the half layer's result for this part. `norm` is the `(weight, bias)` of a layer norm,
+    equal on all ranks; `widen` and `narrow` are this rank's `(weight, bias)` of a column-parallel and a row-parallel
+    layer, so narrow's bias is whole.
 
     Three functions are given. `gather(t)` puts the ranks' parts together, and reduce-scatters in the backward pass;
     `scatter(t)` adds up the ranks' `t` and keeps this rank's positions, and gathers in the backward pass; `f(t)`
     returns `t`, and all-reduces in the backward pass. Afterwards, **all** gradients must be those of one process: on
     every rank the whole gradient of what is equal everywhere. The norm must work on this rank's positions only.
-
-    In the picture, everything is whole on the left, as far as it fits: `x`, norm, widen, narrow, the gradient of the
-    result. On the right are this rank's result and then the gradients, in the order of the arguments.
     Hint: Forward: the norm on this rank's positions, `gather`, the columns and gelu, the rows, `scatter`, then bias and
     residual on this rank's positions.
     Hint: What is equal on all ranks, but sees only this rank's positions, has only a part of its gradient. Which three

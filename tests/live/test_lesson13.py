@@ -1,4 +1,4 @@
-"""Lesson 13: its cells and its script train as one process does, and its checks take other right ways."""
+"""Lessons 13 and 13b: their cells and script train as one process does, and their checks take other right ways."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import labkit
 from labkit.content import exercises, predictions
 from labkit.rank import tiny
 from tests import mistakes
-from tests.live.lesson_cells import code, run_cells
+from tests.live.lesson_cells import run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -33,17 +33,6 @@ def cut_linear(linear, kind, group=None):
         weight = linear.weight.narrow(dim, start, length).contiguous().clone()
         bias = linear.bias.clone() if kind == "row" else linear.bias[start : start + length].clone()
     return [weight, bias]
-"""
-    ],
-    "column_backward": [
-        """
-def column_backward(dy, x, weight):
-    dx = torch.zeros_like(x)
-    dx += dy @ weight
-    work = dist.all_reduce(dx, async_op=True)
-    slopes = torch.einsum("ro,ri->oi", dy, x), dy.sum(0)
-    work.wait()
-    return [dx, *slopes]
 """
     ],
     "copy_in": [
@@ -193,14 +182,11 @@ def test_another_right_way_is_right(lab, name, source):
     assert verdict.state == "right", repr(verdict)
 
 
-def test_every_exercise_of_the_lesson_has_another_right_way():
-    assert set(OTHER_WAYS) == {e.name for e in exercises.every().values() if e.lesson == "12"}
+def test_every_exercise_of_the_lessons_has_another_right_way():
+    assert set(OTHER_WAYS) == {e.name for e in exercises.every().values() if e.lesson in ("13", "13b")}
 
 
 def test_all_gather_in_the_columns_backward_pass_is_named(lab):
-    """The classic mistake, as the function that a learner gets has it, and as it comes into f."""
-    lab.run(exercises.find("column_backward").stub.removeprefix("%%px\n"))
-    assert "The backward pass calls all_gather" in repr(lab.check("column_backward"))
     lab.run(mistakes.find("copy_in", "gathers in the backward pass").source)
     assert "The backward pass calls all_gather" in repr(lab.check("copy_in"))
 
@@ -251,15 +237,15 @@ def test_wrong_gradients_train_too_so_the_loss_does_not_show_them(tmp_path, monk
 
 @pytest.fixture(scope="module")
 def said(lab) -> str:
-    """What the last of three ranks prints in all cells."""
-    return "\n".join(out[-1] for _, out in run_cells(lab, "13"))
+    """What the last of three ranks prints in all cells of both lessons."""
+    return "\n".join(out[-1] for lesson in ("13", "13b") for _, out in run_cells(lab, lesson))
 
 
 @pytest.mark.slow
 def test_the_cells_print_the_losses_that_the_script_prints_and_gradients_agree_to_twelve_digits(said, script):
     right, *_ = script["one process"]
     seen = re.findall(r"^losses: \[(.*)\]$", said, re.MULTILINE)
-    assert len(seen) == 5, "one process, in parts, by sequence, and PyTorch's two"
+    assert len(seen) == 6, "one process in each lesson, in parts, by sequence, and PyTorch's two"
     for losses in seen:
         assert [float(loss) for loss in losses.split(",")] == pytest.approx(right, abs=2e-6)
     errors = re.findall(r"(?:any gradient:|with g off by|off by) (\d\S*e[-+]\d+)", said)
@@ -272,8 +258,6 @@ def test_the_cells_print_the_losses_that_the_script_prints_and_gradients_agree_t
 @pytest.mark.usefixtures("said")
 def test_what_autograd_keeps_of_a_layer_is_what_the_formula_says(lab):
     """In sizes of x, and a few numbers more for each position."""
-    (bars,) = [cell.source for cell in code("12") if "lab.bars(" in cell.source]
-    lab.run(next(node.value for node in ast.walk(ast.parse(bars)) if "class Lean" in str(getattr(node, "value", ""))))
     for name, sizes in {"one_process": 16, "tensor": 4 + 12 / 3, "sequence": 2 + 14 / 3, "lean": 16 / 3}.items():
         for held in lab.pull(name):
             assert 0 <= sum(held.values()) / (1920 * 48 * 8 * sizes) - 1 < 0.03, (name, held)

@@ -20,33 +20,6 @@ not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that
           if kind == "row":
 """
 
-column_backward = """
-wrong | gathers pieces of the gradient in the backward pass | The backward pass calls all_gather. The ranks' gradients
-    -     dist.all_reduce(dx)
-    +     piece = dx.chunk(world_size, dim=1)[rank].contiguous()
-    +     pieces = [torch.empty_like(piece) for _ in range(world_size)]
-    +     dist.all_gather(pieces, piece)
-    +     dx = torch.cat(pieces, dim=1)
-wrong | leaves the gradient of x as this rank's columns have it | The backward pass communicates nothing
-    dist.all_reduce(dx) →
-not as asked | gathers everyone's gradients and adds them up itself | all_reduce does it
-    -     dist.all_reduce(dx)
-    +     everyones = [torch.empty_like(dx) for _ in range(world_size)]
-    +     dist.all_gather(everyones, dx)
-    +     dx = sum(everyones)
-wrong | takes the mean | on ranks 0, 1 element [0, 0] in result['gradient of x'] is 1.5
-    return dx, dy.T @ x, dy.sum(0) → dx /= world_size; return dx, dy.T @ x, dy.sum(0)
-wrong | adds up the weights' gradients, which belong to different columns | result['gradient of the weight'] is 2
-    -     return dx, dy.T @ x, dy.sum(0)
-    +     slope = dy.T @ x
-    +     dist.all_reduce(slope)
-    +     return dx, slope, dy.sum(0)
-wrong | returns no gradient of the bias | on ranks 0, 1 None comes back in result['gradient of the bias']
-    dy.T @ x, dy.sum(0) → dy.T @ x, None
-not as asked | adds up in two calls | all_reduce does it, called once
-    dist.all_reduce(dx) → dist.all_reduce(dx[:1]); dist.all_reduce(dx[1:]) if len(dx) > 1 else None
-"""
-
 copy_in = """
 wrong | gathers in the backward pass | The backward pass calls all_gather
     -             dist.all_reduce(dx, group=group)
@@ -133,7 +106,7 @@ wrong | returns what `dist.all_gather` has filled, without a gradient | No gradi
 """
 
 my_heads = """
-wrong | cuts the 3 * width outputs into equal runs | 2 of queries, 1 of keys and 0 of values
+wrong | cuts the 3 * width outputs into equal runs | Rank 0 has 2 of queries, 1 of keys and none of values
     -     rows = torch.cat([mine, mine + width, mine + 2 * width])
     +     rows = torch.arange(3 * width).view(3 * heads, -1).tensor_split(size)[place].flatten()
     +     rows = rows if len(rows) == 3 * len(mine) else torch.arange(3 * len(mine))

@@ -7,7 +7,7 @@
     train(model)
     wrong(model, alone)  # by how much each gradient differs: {"blocks.0.qkv.weight": 1e-16, …}
 
-Nothing here communicates but `before` and `after`, which are given.
+`kept` weighs what autograd keeps of a layer. Nothing here communicates but `before` and `after`, which are given.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 from labkit.rank import tiny
 
-__all__ = ["Columns", "Rows", "fresh", "in_parts", "train", "wrong"]
+__all__ = ["Columns", "Rows", "fresh", "in_parts", "kept", "train", "wrong"]
 
 
 def fresh(device: torch.device) -> tiny.Transformer:
@@ -83,7 +83,26 @@ def train(model: nn.Module, finish: Callable = lambda model: None) -> None:
 def wrong(model: nn.Module, one: tiny.Transformer) -> dict[str, float]:
     """Return by how much each of the model's gradients differs from its part of that in one process."""
     want = copy.deepcopy(one)
-    for p in want.parameters():
-        p.data = p.grad
+    for p, its in zip(want.parameters(), one.parameters(), strict=True):
+        p.data = its.grad
     pairs = zip(model.named_parameters(), in_parts(want, None, None).parameters(), strict=True)
     return {name: (p.grad - its).abs().max().item() for (name, p), its in pairs}
+
+
+def kept(block: tiny.Block, x: torch.Tensor) -> dict[str, int]:
+    """Return the bytes of activations that autograd keeps for the layer's backward pass, by who keeps them first.
+
+    "norms" and "columns" keep their inputs; "in between" is what attention, gelu and the rows keep.
+    """
+    found, inside = {p.untyped_storage().data_ptr(): ("weights", 0) for p in block.parameters()}, ["in between"]
+    for name, kind in {"norm1": "norms", "norm2": "norms", "qkv": "columns", "widen": "columns"}.items():
+        block.get_submodule(name).register_forward_pre_hook(lambda *_, kind=kind: inside.append(kind))
+        block.get_submodule(name).register_forward_hook(lambda *_: inside.pop() and None)
+
+    def keep(t: torch.Tensor) -> torch.Tensor:
+        found.setdefault(t.untyped_storage().data_ptr(), (inside[-1], t.untyped_storage().nbytes()))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t):
+        _ = block(x)
+    return {kind: sum(n for its, n in found.values() if its == kind) for kind in ("norms", "columns", "in between")}
