@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 4 scripts/tensor_parallel.py
 
 Prints, for each way, the losses of three training steps, the largest difference of a gradient from that of one
-process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lesson 13. All ranks
+process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lessons 13 and 13b. All ranks
 take the same rows. The number of ranks divides 12, the number of heads.
 
     MISTAKES=60 torchrun --nproc-per-node 4 scripts/tensor_parallel.py
@@ -243,7 +243,7 @@ def report(name: str, model: nn.Module, alone: nn.Module | None = None, finish: 
 
 
 def pieces(dy: torch.Tensor) -> torch.Tensor:
-    """The mistake of many tables: this rank's piece of its gradient, and the other ranks' pieces of theirs."""
+    """An all-gather where a sum is meant: this rank's piece of its gradient, and the other ranks' pieces of theirs."""
     piece = dy.chunk(dist.get_world_size(), dim=-1)[dist.get_rank()].contiguous()
     found = [torch.empty_like(piece) for _ in range(dist.get_world_size())]
     dist.all_gather(found, piece)

@@ -1,4 +1,4 @@
-"""Exercises of lesson 12, in their places: layers dealt to stages, and a micro-batch's way through a stage."""
+"""Exercises of lesson 12 on a micro-batch's way through a stage, forward and back, and the lesson's predictions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from labkit.floor.words import count
 from labkit.grading.exercise import ANY, Case, exercise
 from labkit.grading.prediction import SEEN, ask, series
-from labkit.grading.promises import Calls
 from labkit.theory.log import Log
 
 if TYPE_CHECKING:
@@ -31,57 +29,6 @@ def no_numbers() -> list[tuple[()]]:
 
 
 on_stages = partial(exercise, tolerance=1e-5, counts_memory=False)  # forward and back through the stages of a pipeline
-
-
-def name_other_cuts(mine, layers):
-    """Compare with the right layers, and name a wrong way of cutting."""
-    assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
-    mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
-    each, most, numbers, right = layers // world_size, -(-layers // world_size), list(range(layers)), cut_layers(layers)
-    early, end = rank * each, layers if rank == world_size - 1 else (rank + 1) * each
-    slips = {
-        "loses the layers that are left over": numbers[early : early + each],
-        "gives the last rank all that are left over": numbers[early:end],
-        "rounds up on every rank, as torch.chunk does": numbers[rank * most : (rank + 1) * most],
-        "deals the layers out like cards": numbers[rank::world_size],
-        "counts the layers from 1": [number + 1 for number in right],
-    }
-    if rank:
-        slips = {"forgets that the ranks before it have one more": numbers[early : early + len(right)], **slips}
-    name_it(mine, right, slips)
-    return mine
-
-
-@exercise(
-    "Which layers are mine?",
-    lambda xs, layers: [part.tolist() for part in np.array_split(np.arange(layers), len(xs))],
-    minutes=4,
-    inputs=lambda n: [
-        Case([()] * n, count(layers, "layer"), {"layers": layers})
-        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
-    ],
-    promises=(Calls(0),),
-    setup=lambda layers: (layers,),
-    collect=name_other_cuts,
-)
-def cut_layers(layers):
-    """Return the numbers of my layers, of so many.
-
-    The model has `layers` equal layers, numbered from 0. Return the list of those that this rank holds, in their order:
-    neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and the numbers of layers differ by
-    one at most. Where the number of ranks does not divide the number of layers, the first ranks get one more.
-    Communicate nothing.
-
-    For instance, 10 layers on 4 ranks: 3, 3, 2 and 2.
-    Hint: `divmod(layers, world_size)` says how many each rank gets at least, and how many are left over.
-    Hint: My first layer comes after those of all ranks before me. How many of these ranks have one more?
-    Hint: `first = rank * each + min(rank, more)`; I hold `each` layers, and one more if `rank < more`.
-    Afterwards: This is what `torch.arange(layers).tensor_split(world_size)` does. Equal counts are a beginning: the
-    first stage also embeds and the last one also scores all words, and the slowest stage sets the pace.
-    """
-    each, more = divmod(layers, world_size)
-    first = rank * each + min(rank, more)
-    return list(range(first, first + each + (rank < more)))
 
 
 def trained(weights: Sequence[Any], inputs: Any, targets: Any) -> tuple[list[float], list[Any]]:
@@ -187,7 +134,7 @@ def run_stage_forward(fn, weight, inputs, targets, turned=False):
         )
         kept.append((x, y))
     last = stage.after is None
-    assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y is no single number."
+    assert not last or all(y.dim() == 0 for _, y in kept), "On the last stage, y should be a single number."
     for x, y in kept:
         stage_backward(stage, x, y, dist.send)
     if not last:
@@ -208,10 +155,11 @@ def run_stage_forward(fn, weight, inputs, targets, turned=False):
 
 @on_stages(
     "A micro-batch goes forward through my stage",
-    _passed,
+    in_words(_passed, "what went into my stage, and what came out of it or its part of the loss"),
     minutes=8,
     difficulty=2,
     inputs=_micro_batches,
+    picture=no_numbers,
     harness=run_stage_forward,
 )
 def stage_forward(stage, batch, parts, send):
@@ -222,17 +170,13 @@ def stage_forward(stage, batch, parts, send):
     comes in. Fill the blanks. Receive what the stage before sends, so that its gradient can be sent back later. Send on
     what comes out with `send(tensor, dst)`, which is called like `dist.send`. On the last stage, `y` becomes this
     micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss, and the parts of all micro-batches add up
-    to the mean loss of the whole batch. Return what is returned already.
-
-    In the picture: on the left each stage's weight and the batch; on the right the parts of the loss, and the gradients
-    of the weights after the check has gone back.
+    to the mean loss of the whole batch. The last line returns what is wanted already.
     Hint: What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.
     Hint: `dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return
     still has its graph.
     Hint: On the last stage nothing is sent: `y = stage.loss(y, targets) / parts`, because the mean over micro-batches
     is the sum of these parts.
-    Afterwards: The division stands on the last stage alone. All stages before it get their gradients from there,
-    already divided.
+    Afterwards: Only the last stage divides. All stages before it get their gradients from there, already divided.
     """
     x, targets = batch
     if stage.before is not None:
@@ -272,9 +216,13 @@ def run_stage_backward(fn, weight, inputs, targets, turned=False):
 
 @on_stages(
     "A micro-batch goes back through my stage",
-    lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
+    in_words(
+        lambda xs, turned=False: [stage["gradient"] for stage in _passed(xs, turned)],
+        "my stage's weights have their gradients, and the stage before has what it waits for",
+    ),
     minutes=5,
     inputs=_micro_batches,
+    picture=no_numbers,
     harness=run_stage_backward,
 )
 def stage_backward(stage, x, y, send):
@@ -283,15 +231,13 @@ def stage_backward(stage, x, y, send):
     `x` and `y` are what `stage_forward` returned for this micro-batch: `x` went into this stage, and `y` came out of
     it, or is its part of the loss on the last stage. Receive the gradient of `y` from the stage after this one, go back
     through this stage, and send the gradient of `x` to the stage before it. Messages that go back carry `tag=1`, on
-    both sides: so they are never taken for activations. The gradients of the weights **add up** over the micro-batches.
-    Return nothing.
-
-    In the picture: each stage's weight and the batch on the left, the weight's gradient on the right.
+    both sides, so that they are never taken for activations. The gradients of the weights **add up** over the
+    micro-batches. Return nothing.
     Hint: It is lesson 02's `gradient_back`, for a stage that may have a neighbour on both sides.
     Hint: `dy` has the shape of `y`: `torch.empty_like(y)`. `y.backward(dy)` takes it; with `None` it begins at a loss.
     Hint: After `y.backward(dy)`, the gradient that the stage before waits for is in `x.grad`.
     Afterwards: `y.backward(dy)` has done two things: it has added to the gradients of the weights, and it has computed
-    the gradient of `x`. The stage before waits for the second one only. Zero-bubble schedules take them apart.
+    the gradient of `x`. The stage before waits only for the gradient of `x`. Zero-bubble schedules take the two apart.
     """
     dy = None  # the last stage's y is a loss, a single number
     if stage.after is not None:
@@ -318,12 +264,12 @@ batch's mean loss?
 ( ) it is the last micro-batch's gradient alone
     > That would be true if `backward()` replaced what is in `p.grad`. It adds to it.
 Why: Eight times as large. Each micro-batch's mean gradient is about as large as that of the whole batch, and the eight
-are **added**. So every micro-batch's loss is divided by the number of micro-batches, once.
+are **added**. So every micro-batch's loss has to be divided by the number of micro-batches, once.
 """)
 
 idle_with_one_batch = ask("""
-Four ranks hold a stage each, all equally slow. One batch goes forward through them and comes back, in one piece. For
-what percentage of that time does a rank compute **nothing**?
+Four ranks hold one stage each, all equally slow. One batch goes forward through them and comes back, in one piece. For
+what percentage of that time does each rank compute **nothing**?
 = 75.0 % +- 5 %
 ( ) 25
     > That is the part of the time in which it computes.
@@ -331,8 +277,8 @@ what percentage of that time does a rank compute **nothing**?
     > That would be true of two ranks.
 ( ) 0
     > That would be true if all computed at once. Each needs what the one before it sends.
-Why: 75 %. At any moment one of the four computes: each rank gets a fourth of the time, its forward pass at the
-beginning and its backward pass at the end. Four ranks take as long as one would, if one had room for it all.
+Why: 75 %. At any moment only one of the four ranks computes, so each rank computes for a quarter of the time. Four
+ranks take as long as one rank would, if it had room for the whole model: the pipeline makes room, and it gains no time.
 """)
 
 bubble_of_gpipe = ask("""
@@ -343,32 +289,35 @@ rank compute nothing?
 ( ) 37.5
     > 3 of 8: these are the idle turns as a part of the busy ones. The step has 8 + 3 turns.
 ( ) 75
-    > That would be true without micro-batches. With them the ranks work side by side.
+    > That would be true without micro-batches. With them, several ranks work at the same time.
 ( ) 33.3
-    > 4 of 12: the first rank waits for nobody at the beginning. There are 3 idle turns, not 4.
+    > 4 of 12: the first rank does not wait at the beginning. There are 3 idle turns, not 4.
 ( ) 9.375
     > 75 % divided by 8? The idle turns stay 3, however many micro-batches there are.
 ( ) 42.9
     > 3 of 7: that would be true of 4 micro-batches.
-Why: 27 %. Rank 3 waits for 3 forward passes before the first micro-batch comes, then it has work for 8, and at the end
-3 backward passes are left to the others. Of 8 + 3 = 11 turns, each one forward and one backward pass long, a rank has
-work for 8 and stands idle for 3.
+Why: 27 %. Rank 3 waits for 3 forward passes before the first micro-batch comes, then it has work for 8 micro-batches,
+and then it waits while the other ranks do 3 more backward passes. The step has 8 + 3 = 11 turns, each as long as one
+forward and one backward pass; every rank works for 8 of them and stands idle for 3. This empty part of the chart is
+called the **bubble**. With P equally slow stages and M micro-batches, bubble = **(P − 1) / (M + P − 1)**. How long a
+pass takes does not matter. The formula leaves out the messages, Python, and whatever else the computer is doing: with
+passes of 30 and 60 ms you see these in the measured bubble, above all on a busy computer.
 """)
 
 one_stage_reversed = ask("""
-On the last stage, somebody lets the micro-batches go back in the opposite order: 7, 6, … 0. All other stages go back in
-the order 0, 1, … 7. What happens?
+The last stage takes the micro-batches back in the opposite order: 7, 6, … 0. All other stages take them back in the
+order 0, 1, … 7. What happens?
 (x) no error, and wrong gradients on all stages but the last one
 ( ) it hangs: the messages do not match
-    > That would be true if a receive asked for a certain micro-batch. It asks for the next message of a rank.
+    > That would be true if a receive asked for a certain micro-batch. It asks for the next message from a rank.
 ( ) autograd raises an error, because gradients and activations do not fit
     > That would be true if their shapes differed. All micro-batches have the same shape.
 ( ) nothing: the gradients are added up anyway
     > That would be true if each gradient still met its own activations. Stage 2 multiplies micro-batch 7's gradient
     with micro-batch 0's activations.
 Why: No error, and wrong gradients. A message carries numbers and no name: the gradient of micro-batch 7 meets the
-activations of micro-batch 0, of the same shape. The last stage is right, because it matched its own. Every stage in the
-opposite order would be right, too; that is what GPipe's paper draws.
+activations of micro-batch 0, which have the same shape. The last stage is right, because it receives no gradient. If
+all stages used the opposite order, that would be right, too; GPipe's paper draws it so.
 """)
 
 before_1f1b = series(
@@ -379,15 +328,17 @@ Before you write it: what will you find?
 In GPipe's schedule the first gradient waits until the last micro-batch has come forward. 1F1B takes each micro-batch
 back as soon as it can. Passes take as long as before. What does that save?
 ( ) time: the bubble gets smaller, because the backward passes begin earlier
-    > They begin earlier on the last rank, and end when they did before: the last micro-batch sets off no sooner, and
-    it still has to come through all stages and back.
+    > They begin earlier on the last rank, but they end no earlier: the last micro-batch does not start sooner, and it
+    still has to go through all stages and back.
 ( ) time and memory
-    > Memory, yes. For the time, look at the last micro-batch: it sets off no sooner than before.
+    > Memory, yes. For the time, look at the last micro-batch: it does not start sooner than before.
 ( ) messages: an activation and a gradient travel together
-    > That would be nice, but they travel in opposite directions. As many messages are sent as before.
+    > They travel in opposite directions, so they cannot share a message. As many messages are sent as before.
 (x) memory
-Why: Memory. The step takes as long as GPipe's, with the same bubble. But a rank lets go of a micro-batch's activations
-when it has come back. In GPipe's schedule, all of them wait until then.
+Why: Memory. By the formula the step takes as long as GPipe's, with the same bubble; the measured bubbles differ a
+little, because messages and Python take their time here. But a rank frees a micro-batch's activations as soon as the
+micro-batch has come back. In GPipe's schedule a rank keeps those of **all** micro-batches, so many micro-batches make
+the bubble small and the memory large. (The MiB at the peak are activations and this stage's gradients.)
 """,
     kept_on_the_first_rank="""
 Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activations at once, at most?
@@ -395,13 +346,14 @@ Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activat
     > That is the last rank: it takes each micro-batch back at once.
 (x) 4
 ( ) 8
-    > One way there and one way back? While the first one is on its way, only 4 have set off.
+    > One way there and one way back? While the first one is on its way, only 4 have started.
 ( ) 16
     > 64 divided by 4? The number of micro-batches does not matter.
 ( ) 64
     > That would be true of GPipe's order.
-Why: 4: three set off before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank
-2 keeps 2 and rank 3 keeps 1, whatever the number of micro-batches.
+Why: 4: three start before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank 2
+keeps 2 and rank 3 keeps 1, whatever the number of micro-batches. So the first stages are the first to run out of
+memory.
 """,
 )
 
@@ -409,18 +361,17 @@ blocking_1f1b = ask(f"""
 With `dist.send` and `dist.recv`, GPipe's order ran well. Now the same two functions run the order of 1F1B, on the same
 ranks. What happens?
 ( ) it runs: every message that is sent is also received
-    > Every message has its receiver. But does that receiver come to its `recv`, while it stands in a `send` of its
-    own?
+    > Every message has its receiver. But a receiver that waits in a `send` of its own does not come to its `recv`.
 (x) it hangs: neighbours wait for each other
-( ) it runs, and slower, because sends wait for receivers
+( ) it runs more slowly, because sends wait for receivers
     > Sends do wait for receivers. Here two of them wait for each other.
 ( ) the ranks mix activations and gradients up
-    > That would be possible where both travel from the same rank to the same other one. Here they go in opposite
-    directions, and they have different tags.
+    > That would be possible if both went from one rank to the same other rank. Here they go in opposite directions,
+    and they have different tags.
 Why: It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
 send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all messages go in one
-direction first, so nobody's neighbour sends towards them.
-Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these are sent off into a buffer
-before anybody receives them. {SEEN} With larger ones, both
+direction first, so no two neighbours send to each other.
+Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these go into a buffer before they are
+received. {SEEN} With larger ones, both
 neighbours' queues can wait for each other. (From NCCL's source.)
 """)

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.floor.errors import LabError
-from labkit.grading.exercise import Case, Least
-from workbook.lesson12 import batches, on_stages, placed, stage_backward, stage_forward, trained
+from labkit.floor.words import count
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.promises import Calls
+from workbook.lesson12 import batches, in_words, no_numbers, on_stages, placed, stage_backward, stage_forward, trained
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import dist, everyones, rank, torch, world_size
+    from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
 
 
 def ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:
@@ -24,6 +26,22 @@ def ordered(xs: Sequence[Any], schedule: Any) -> list[Any]:
     plan, gradients = schedule(len(xs), len(inputs)), trained([x[0] for x in xs], inputs, targets)[1]
     end = max(box.end for mine in plan.played for box in mine)
     return [{"gradient": g, "kept at once": kept, "time": end} for g, kept in zip(gradients, plan.alive)]
+
+
+def in_order(means: Any, schedule: Any) -> Any:
+    """Return what `means` returns; for the stages that a card draws, their operations in this schedule's order."""
+
+    def found(xs: Sequence[Any], **options: Any) -> Any:
+        if list(xs) != three_stages():
+            return means(xs, **options)
+        return [[f"{kind}{m}{'ab'[c] if schedule.chunks > 1 else ''}" for kind, m, c in ops] for ops in schedule.orders]
+
+    return found
+
+
+def three_stages() -> list[int]:
+    """Return what a card draws of lists of operations: the numbers of three stages."""
+    return [0, 1, 2]
 
 
 def _orders(n: int) -> list[Case]:
@@ -52,7 +70,7 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=None):
     from workbook.on_ranks import Small
 
     many = chunks or 1
-    assert isinstance(orders[rank], (list, tuple)), "It returns no list."
+    assert isinstance(orders[rank], (list, tuple)), "Return a list of operations."
     orders = [[pipeline.operation(op) for op in order] for order in orders]
     kinds, units = ("FBW", pipeline.SPLIT) if plan.split else ("FB", pipeline.UNITS)
     every = {(kind, m, c) for kind in kinds for m in range(len(inputs)) for c in range(many)}
@@ -103,9 +121,10 @@ def run_as_in(schedule, order_of, weight, inputs, targets, **chunks):
 
 @on_stages(
     "GPipe: all forward, then all back",
-    lambda xs: ordered(xs, pipeline.gpipe),
+    in_order(lambda xs: ordered(xs, pipeline.gpipe), pipeline.gpipe(3, 4)),
     minutes=3,
     inputs=_orders,
+    picture=three_stages,
     harness=partial(run_as_in, pipeline.gpipe),
 )
 def gpipe_order(stage, stages, parts):
@@ -115,23 +134,24 @@ def gpipe_order(stage, stages, parts):
     through the stage, `("B", m)` takes it back. There are `parts` micro-batches, numbered from 0. In GPipe's schedule
     all of them go forward, and then all of them go back.
 
-    The check asks for the lists of all stages and runs them on the ranks. On the right of the picture: the gradient of
-    the stage's weight; the most micro-batches that were kept at once; and the time of a training step, where a forward
-    pass takes 1 and a backward pass 2.
+    The check runs the lists of all stages on the ranks. It compares the gradients, the most micro-batches that were
+    kept at once, and the time of a training step, where a forward pass takes 1 and a backward pass 2. The picture has
+    the lists of three stages for four micro-batches.
     Hint: The list is the same for every stage.
     Hint: `[("F", m) for m in range(parts)]` is its first half.
-    Afterwards: GPipe's paper goes back in the opposite order, last micro-batch first, and that is right, too, if
-    **all** stages do it. A stage keeps the activations of all micro-batches until they come back.
+    Afterwards: GPipe's paper goes back in the opposite order, last micro-batch first. That is right, too, if **all**
+    stages do it. A stage keeps the activations of all micro-batches until they come back.
     """
     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
 
 
 @on_stages(
     "1F1B: one forward, one back",
-    lambda xs: ordered(xs, pipeline.one_f_one_b),
+    in_order(lambda xs: ordered(xs, pipeline.one_f_one_b), pipeline.one_f_one_b(3, 4)),
     minutes=12,
     difficulty=3,
     inputs=_orders,
+    picture=three_stages,
     harness=partial(run_as_in, pipeline.one_f_one_b),
 )
 def one_f_one_b(stage, stages, parts):
@@ -139,19 +159,17 @@ def one_f_one_b(stage, stages, parts):
 
     Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for `parts`
     micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as many forward
-    passes as there are stages **after** it: that many more micro-batches are under way before the first one comes back.
-    From then on it does one forward and one backward pass in turns. When there is no micro-batch left to go forward, it
-    takes the others back.
+    passes as there are stages **after** it. From then on it does one forward and one backward pass in turns. When no
+    micro-batch is left to go forward, it takes the others back. There may be fewer micro-batches than stages.
 
     A training step may take no longer than GPipe's, and stage number s may keep the activations of no more than
-    `stages` − s micro-batches at once. There may be fewer micro-batches than stages. The check runs your lists on the
-    ranks. On the right of the picture: the weight's gradient, the most micro-batches that were kept at once, and the
-    time of a training step (forward 1, backward 2).
-    Hint: Take four stages. The last one goes back with micro-batch 0 at once: F0 B0 F1 B1 … Which forward passes does
-    stage 2 do, before B0 can come to it?
+    `stages` − s micro-batches at once. The check runs your lists on the ranks. The picture has the lists of three
+    stages for four micro-batches.
+    Hint: Take four stages. The last one takes micro-batch 0 back at once: F0 B0 F1 B1 … Which forward passes can stage
+    2 do before B0 comes to it?
     Hint: Stage s begins with `stages - s - 1` forward passes, or with all of them, if there are fewer.
     Hint: After these, for m = 0, 1, …: the next forward pass, if there is one left; then B of m.
-    Afterwards: The time is GPipe's, and so is the bubble. What 1F1B saves is memory: stage s keeps `stages` − s
+    Afterwards: The time and the bubble are GPipe's. What 1F1B saves is memory: stage s keeps `stages` − s
     micro-batches, however many there are in the batch. So you can make the bubble small with many micro-batches.
     """
     ahead = min(stages - stage - 1, parts)
@@ -191,9 +209,13 @@ def broken_run_ops(ops, run):
 
 @on_stages(
     "Run 1F1B without a deadlock",
-    lambda xs: [{k: v for k, v in one.items() if k != "time"} for one in ordered(xs, pipeline.one_f_one_b)],
+    in_words(
+        lambda xs: [{k: v for k, v in one.items() if k != "time"} for one in ordered(xs, pipeline.one_f_one_b)],
+        "every operation has run, in its order, and all messages have been received",
+    ),
     minutes=8,
     difficulty=2,
+    picture=no_numbers,
     inputs=lambda n: [
         Case(batches(n, 9, n + 2), f"1F1B, {n + 2} micro-batches"),
         Case(batches(n, 10, 1), "one micro-batch"),
@@ -204,20 +226,18 @@ def broken_run_ops(ops, run):
 def run_ops(ops, run):
     """Run my operations in their order: run(op, send) receives, computes and sends.
 
-    This is the function that hung. `ops` are this rank's operations, and `run(op, send)` runs one of them: it receives,
-    computes, and sends what comes out with `send(tensor, dst)` or `send(tensor, dst, tag=1)`. Give it a `send` of your
-    own, with which neighbours that both send do not block each other, and keep the order of the operations. When
-    `run_ops` returns, all messages have been received. Return nothing.
-
-    In the picture: each stage's weight and the batch on the left; the weight's gradient, and the most micro-batches
-    that were kept at once, on the right.
-    Hint: In the wait-for graph two neighbours wait for each other, both in `send`. One of them at least has to go on
-    without waiting until its message is taken.
+    This is the function that hung. 1F1B's order is right; the function that runs it has to change. `ops` are this
+    rank's operations, and `run(op, send)` runs one of them: it receives, computes, and sends what comes out with
+    `send(tensor, dst)` or `send(tensor, dst, tag=1)`. Give it a `send` of your own that does not block when two
+    neighbours send to each other, and keep the order of the operations. When `run_ops` returns, all messages have been
+    received. Return nothing.
+    Hint: In the wait-for graph two neighbours wait for each other, both in `send`. At least one of them has to continue
+    before its message is received.
     Hint: `dist.isend(tensor, dst, tag=tag)` starts a send and returns a handle at once. Where do you keep the handles?
     Hint: Collect them in a list, and wait for all of them after the last operation.
     Afterwards: Megatron-LM and PyTorch pair the two messages that cross: `batch_isend_irecv` of the activation that
-    goes forward and the gradient that comes back. On NCCL this is what you need: there a rank's calls wait in one
-    queue, and a message that is too long for NCCL's buffer holds up all that follow until it is received.
+    goes forward and the gradient that comes back. With NCCL you need this: there a rank's calls wait in one queue, and
+    a message that is too long for NCCL's buffer holds up all that follow until it is received.
     """
     works = []
 
@@ -228,6 +248,57 @@ def run_ops(ops, run):
         run(op, send)
     for work in works:
         work.wait()
+
+
+def name_other_cuts(mine, layers):
+    """Compare with the right layers, and name a wrong way of cutting."""
+    assert not isinstance(mine, torch.Tensor), "Return a list, and not a tensor: its method `tolist()` makes one of it."
+    mine = list(mine) if isinstance(mine, range) else mine  # as good as a list, but a range cannot leave its rank
+    each, most, numbers, right = layers // world_size, -(-layers // world_size), list(range(layers)), cut_layers(layers)
+    early, end = rank * each, layers if rank == world_size - 1 else (rank + 1) * each
+    slips = {
+        "loses the layers that are left over": numbers[early : early + each],
+        "gives the last rank all that are left over": numbers[early:end],
+        "rounds up on every rank, as torch.chunk does": numbers[rank * most : (rank + 1) * most],
+        "deals the layers out like cards": numbers[rank::world_size],
+        "counts the layers from 1": [number + 1 for number in right],
+    }
+    if rank:
+        slips = {"forgets that the ranks before it have one more": numbers[early : early + len(right)], **slips}
+    name_it(mine, right, slips)
+    return mine
+
+
+@exercise(
+    "Which layers are mine?",
+    lambda xs, layers: [part.tolist() for part in np.array_split(np.arange(layers), len(xs))],
+    minutes=4,
+    inputs=lambda n: [
+        Case([()] * n, count(layers, "layer"), {"layers": layers})
+        for layers in (2 * n, 3 * n + 1, 4 * n - 1, n, 10, max(1, n - 1))
+    ],
+    promises=(Calls(0),),
+    setup=lambda layers: (layers,),
+    collect=name_other_cuts,
+)
+def cut_layers(layers):
+    """Return the numbers of my layers, of so many.
+
+    The model has `layers` equal layers, numbered from 0. Return the list of those that this rank holds, in their order:
+    neighbouring layers, rank 0 the first ones. Every layer is on exactly one rank, and the numbers of layers differ by
+    one at most. Where the number of ranks does not divide the number of layers, the first ranks get one more.
+    Communicate nothing.
+
+    For instance, 10 layers on 4 ranks: 3, 3, 2 and 2.
+    Hint: `divmod(layers, world_size)` says how many each rank gets at least, and how many are left over.
+    Hint: Your first layer comes after those of all ranks before you. How many of these ranks have one more?
+    Hint: `first = rank * each + min(rank, more)`; this rank holds `each` layers, and one more if `rank < more`.
+    Afterwards: This is what `torch.arange(layers).tensor_split(world_size)` does. Equal counts are a beginning: the
+    first stage also embeds and the last one also scores all words, and the slowest stage sets the pace.
+    """
+    each, more = divmod(layers, world_size)
+    first = rank * each + min(rank, more)
+    return list(range(first, first + each + (rank < more)))
 
 
 def slowest(costs: Sequence[float], ranks: int) -> float:
@@ -257,7 +328,7 @@ def _timed(n: int) -> list[Case]:
 
 def time_of_slowest(mine, seconds):
     """Return how long the slowest rank takes with the parts that the ranks have returned."""
-    assert isinstance(mine, (list, tuple, range)), "It returns no list."
+    assert isinstance(mine, (list, tuple, range)), "Return a list of the numbers of parts."
     everyone, clocks = zip(*everyones(([int(i) for i in mine], seconds.tolist())))
     for r, parts in enumerate(everyone):
         assert parts, f"Rank {r} gets no part."
@@ -268,7 +339,7 @@ def time_of_slowest(mine, seconds):
     assert each == sorted(each), "The ranks' parts are not in the order of the ranks."
     costs = [sum(column) / world_size for column in zip(*clocks)]
     missing = [i for i in range(len(costs)) if i not in each]
-    assert not missing, f"Nobody has part {missing[0]}. All ranks have to cut by the same numbers."
+    assert not missing, f"No rank has part {missing[0]}. All ranks have to cut by the same numbers."
     return {"slowest rank": max(sum(costs[i] for i in parts) for parts in everyone)}
 
 
@@ -294,9 +365,9 @@ def balanced_parts(seconds):
     and adds up.)
     Hint: If two ranks cut by different numbers, a part may be on both of them, or on none. What has to come first?
     Hint: After an all-reduce all ranks have the same numbers, to the last bit, and each can compute the cut alone.
-    Hint: For k ranks and the parts before `end`: try every place for the last cut. The slowest is then the larger one
-    of the best for k − 1 ranks before the cut, and of what lies behind it. Begin with k = 1.
-    Afterwards: Every rank computes the same cut by itself, because all begin with the same bits. DeepSpeed's
+    Hint: For k ranks and the parts before `end`, try every place for the last cut. The slowest rank then takes the
+    larger of two times: the best one for k − 1 ranks before the cut, and that of the parts after it. Begin with k = 1.
+    Afterwards: Every rank computes the same cut by itself, because all begin with the same numbers. DeepSpeed's
     `partition_method` and Megatron-LM's options for the first and the last stage do this by counts of parameters or
     layers. Uneven layers are why real bubbles are larger than the formula's.
     """

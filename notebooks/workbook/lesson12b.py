@@ -11,8 +11,8 @@ import numpy as np
 from labkit.grading.exercise import Case
 from labkit.grading.promises import Calls
 from workbook.harnesses import as_many_groups
-from workbook.lesson12 import batches, on_stages, trained
-from workbook.lesson12_orders import ordered, run_as_in, run_orders
+from workbook.lesson12 import batches, in_words, no_numbers, on_stages, trained
+from workbook.lesson12_orders import in_order, ordered, run_as_in, run_orders, three_stages
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:
@@ -80,10 +80,11 @@ def run_later_linear(later_linear, first, second, inputs, slopes):
 
 @on_stages(
     "The input's gradient now, the weight's later",
-    _halves,
+    in_words(_halves, "x @ weight.T + bias, and after the backward pass one function more in `later`"),
     minutes=15,
     difficulty=3,
     inputs=_linears,
+    picture=no_numbers,
     promises=(Calls(0),),
     harness=run_later_linear,
 )
@@ -96,8 +97,8 @@ def later_linear(x, weight, bias, later):
     no graph. `x` has any number of dimensions, the last one being that of the inputs. Communicate nothing.
 
     The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at what has
-    been computed by then, and only then calls the functions. It counts the products of matrices: one a layer in the
-    backward pass, one a layer later.
+    been computed by then, and only then calls the functions. It counts the products of matrices: each layer may make
+    one in the backward pass and one later.
     Hint: A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias`
     leaves their gradients alone.
     Hint: `backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and
@@ -106,8 +107,8 @@ def later_linear(x, weight, bias, later):
     the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of the backward
     pass.
     Afterwards: The stage before gets its gradient after half of the work, and the other half fills what would be a
-    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The authors of zero
-    bubble, and DeepSeek's DualPipe, keep such a list too.
+    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The first zero-bubble
+    implementation and DeepSeek's DualPipe keep such a list, too.
     """
 
     class Linear(torch.autograd.Function):
@@ -137,7 +138,7 @@ def run_split_order(split_order, weight, inputs, targets):
     plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
     orders = [split_order(list(order), r) for r, order in enumerate(plain)]
     for r, (order, given) in enumerate(zip(orders, plain)):
-        assert isinstance(order, (list, tuple)), "It returns no list."
+        assert isinstance(order, (list, tuple)), "Return a list of operations."
         rest = [tuple(op) for op in order if op[0] != "W"]
         assert rest == given, f"Without its second halves, the list of rank {r} is no longer the one that was given."
     return run_orders(orders, weight, inputs, targets, pipeline.zero_bubble(world_size, len(inputs)))
@@ -145,8 +146,9 @@ def run_split_order(split_order, weight, inputs, targets):
 
 @on_stages(
     "When to do the second halves",
-    lambda xs: ordered(xs, pipeline.zero_bubble),
+    in_order(lambda xs: ordered(xs, pipeline.zero_bubble), pipeline.zero_bubble(3, 4)),
     difficulty=2,
+    picture=three_stages,
     inputs=lambda n: [
         Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
         Case(batches(n, 41, n), f"{n} micro-batches"),
@@ -167,17 +169,15 @@ def split_order(order, place):
     training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half is done,
     and no rank may keep more than P micro-batches at once. Communicate nothing.
 
-    The check asks for the lists of all ranks and runs them. On the right of the picture: the weight's gradient, the
-    most micro-batches that were kept at once, and the turns of a training step.
-    Hint: Rank 0 has nobody before it, so nobody waits for what it does. Can it do each second half at once?
-    Hint: Before the last rank's first backward pass, it has waited for P − 1 forward passes. To lose no more than that,
-    it must not keep the rank before it waiting later on. How many second halves may it put off, so that it keeps P
+    The check runs the lists of all ranks. The picture has the lists of three ranks for four micro-batches.
+    Hint: No rank is before rank 0, so no rank waits for rank 0's first halves. Can it do each second half at once?
+    Hint: The last rank has waited for P − 1 forward passes before its first backward pass. To lose no more time, it
+    must not keep the rank before it waiting later on. How many second halves may it put off, so that it keeps P
     micro-batches at most? In 1F1B it keeps one.
     Hint: Rank r puts the second halves off by r micro-batches: after B of micro-batch m comes W of m − r. Those that
     are left come at the end.
-    Afterwards: This is the schedule that its authors call ZB-H1. Near the end, each rank but the first does what it has
-    put off, in turns in which it would stand idle. The price is memory: every rank now keeps as much as 1F1B's first
-    rank.
+    Afterwards: The authors call this schedule ZB-H1. Near the end, each rank but the first does what it has put off, in
+    turns in which it would stand idle. The price is memory: every rank now keeps as much as 1F1B's first rank.
     """
     found, waiting = [], []
     for op in order:
@@ -207,7 +207,7 @@ def run_tie_ends(tie_ends, weight, slope):
     """Do a training step with what keeps the copies' gradients equal."""
     weight = torch.nn.Parameter(weight) if rank in (0, world_size - 1) else None
     tied = tie_ends(weight)
-    assert callable(tied), "It returns no function."
+    assert callable(tied), "Return the function `tied`."
     as_many_groups()
     if weight is not None:
         (weight * slope).sum().backward()
@@ -270,8 +270,9 @@ def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
 
 @on_stages(
     "Several stages on a rank",
-    _interleaved,
+    in_order(_interleaved, pipeline.interleaved(3, 3)),
     minutes=20,
+    picture=three_stages,
     difficulty=3,
     inputs=lambda n: [
         Case(batches(n, 30, 2 * n), f"two chunks, {2 * n} micro-batches", {"chunks": 2}),
@@ -285,26 +286,26 @@ def interleaved_order(place, ranks, parts, chunks):
     """Return the operations of this rank, ("F", m, c) and ("B", m, c), interleaved.
 
     Each rank holds `chunks` stages: chunk c of rank r is stage c · `ranks` + r, so a micro-batch goes round all ranks
-    once a chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and `("B", m,
-    c)`, for `parts` micro-batches, a multiple of `ranks`.
+    once for each chunk. Return the operations of rank number `place`, of `ranks`, as a list of `("F", m, c)` and
+    `("B", m, c)`, for `parts` micro-batches, a multiple of `ranks`.
 
     Go forward in groups of `ranks` micro-batches: the first group through chunk 0, then the same group through chunk 1,
     and so on; then the next group. Go back in the same groups, the last chunk first. Begin with 2 · (`ranks` − `place`
     − 1) + (`chunks` − 1) · `ranks` forward passes, or with all if there are fewer, then do one forward and one backward
     pass in turns, then the backward passes that are left. With one chunk, begin with `ranks` − `place` − 1 as in 1F1B.
 
-    The check runs your lists on the ranks. On the right of the picture: the gradients of the rank's weights, one a
-    chunk; the most (micro-batch, chunk) pairs that were kept at once; and the time, where a forward pass through
-    **all** chunks of a rank takes 1, and a backward pass 2.
+    The check runs your lists on the ranks. It compares the gradients, the most (micro-batch, chunk) pairs that were
+    kept at once, and the time, where a forward pass through **all** chunks of a rank takes 1, and a backward pass 2.
+    The picture has the lists of three ranks for three micro-batches and two chunks, a and b.
     Hint: Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has `parts`
     · `chunks` entries.
     Hint: `[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the
     other list has the chunks in reversed order.
     Hint: The rest is 1F1B with these two lists: the first `ahead` forward passes, then the next forward pass, if there
     is one left, and the next backward pass, in turns.
-    Afterwards: The bubble is a `chunks`-th of 1F1B's: a rank waits at the beginning for one chunk's time per stage, not
-    for all its layers. A micro-batch crosses `chunks` times as many boundaries. The factor 2 is Megatron-LM's: where
-    messages take no time, it gains nothing and keeps more activations; where they do, it gives them time.
+    Afterwards: The idle time is 1F1B's divided by `chunks`: at the beginning a rank waits for small stages. A
+    micro-batch crosses more than `chunks` times as many borders. The factor 2 is Megatron-LM's. If messages take no
+    time, it gains nothing and keeps more activations; if they take time, it hides them.
     """
     groups = range(0, parts, ranks)
     forward = [("F", first + i, c) for first in groups for c in range(chunks) for i in range(ranks)]
@@ -328,9 +329,9 @@ def _stages(n: int) -> list[Case]:
         rng = np.random.default_rng([13, seed, n])
 
         def drawn(count: int) -> list[Any]:
-            return [(level * rng.normal(size=2 + i)).astype(dtype) for i in range(count)]
+            return [(level * rng.integers(-4, 5, 2 + i)).astype(dtype) for i in range(count)]
 
-        tied = (level * rng.normal(size=(3, 2))).astype(dtype)
+        tied = (level * rng.integers(-4, 5, (3, 2))).astype(dtype)
         middle = [([*drawn(most)],) for _ in range(n - 2)]
         return Case([([tied, *drawn(most)],), *middle, ([*drawn(most - 1), tied],)], about)
 
@@ -343,7 +344,7 @@ def _stages(n: int) -> list[Case]:
 
 def as_number(norm, *_):
     """Return a norm as a number."""
-    assert norm is not None, "It returns nothing."
+    assert norm is not None, "Return the norm: the function returns nothing."
     return float(norm)
 
 
@@ -372,7 +373,7 @@ def pipeline_norm(gradients, tied):
     Hint: `dist.all_reduce(squares)`, and then the root, on every rank.
     Afterwards: If each stage clipped by its own norm, each would scale by a different factor. Megatron-LM leaves out
     copies of shared weights in the same way, and adds up the squares over the pipeline. All stages wait here for the
-    slowest one: this is why zero bubble's authors put the check after the step.
+    slowest one, so zero bubble's authors put the check after the step.
     """
     squares = torch.zeros((), dtype=torch.float64, device=device)
     for i, gradient in enumerate(gradients):

@@ -14,8 +14,8 @@ of the time?
     > 9 · 8: there are P − 1 idle turns, 7.
 ( ) 8
     > With as many micro-batches as stages, nearly half of the time is bubble: 7 of 15 turns.
-Why: 63: (P − 1) / (M + P − 1) ≤ 0.1 means M ≥ 9 · (P − 1) = 63. A small bubble takes many times more micro-batches than
-stages, and a micro-batch has at least one row.
+Why: 63: (P − 1) / (M + P − 1) ≤ 0.1 means M ≥ 9 · (P − 1) = 63. A small bubble takes many more micro-batches than there
+are stages, and a micro-batch has at least one row.
 """)
 
 one_slow_stage = ask("""
@@ -43,7 +43,7 @@ Each rank gets two smaller stages instead of one: rank 0 the first and the fifth
 and the sixth, and so on. The bubble shrinks to about a half. What is the price?
 ( ) twice the weights on each rank
     > That would be true if each chunk were as large as the stage before. Each has half of its layers.
-( ) other gradients: a micro-batch meets newer weights in the second chunk
+( ) different gradients: a micro-batch meets newer weights in the second chunk
     > That would be true of schedules that update within a step (PipeDream). Here all weights stay as they are until
     every micro-batch is back.
 (x) about twice as many messages, and more activations on the first ranks
@@ -65,9 +65,10 @@ idle in the step?
     > 3 forward passes at the beginning, and 3 first halves at the end? Rank 3 fills the second of these waits with
     halves that it has put off.
 ( ) 0
-    > The name promises it. But something has to reach the last rank before it can begin.
+    > The name promises no bubble. But something has to reach the last rank before it can begin.
 ( ) 135
-    > Half of 1F1B's? The forward passes at the beginning cannot be split, and the wait at the end goes.
+    > Half of 1F1B's? The wait at the beginning stays, because forward passes cannot be split. The wait at the end can
+    be filled.
 Why: 90 ms, a third. Rank 3 cannot begin before 3 forward passes have brought it the first micro-batch: 90 ms. Rank 0
 begins at once, and then waits for 3 first halves, until that micro-batch comes back: 90 ms, too. From then on each rank
 always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 second halves that it has put off.
@@ -75,15 +76,15 @@ always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 s
 
 memory_of_zero_bubble = ask("""
 The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 micro-batches at
-once. Whose memory grows the most, if second halves are put off so that no rank makes another one wait?
+once. Which rank's memory grows the most, if second halves are put off so that no rank makes a different rank wait?
 ( ) rank 0's: it keeps the most already
-    > Nobody stands before rank 0. Whatever it does, nobody waits for it, so it has no reason to put anything off.
+    > No rank comes before rank 0, so no rank waits for its first halves, and it has no reason to put anything off.
 ( ) all grow alike
-    > That would be true if all put off equally many. The further back a rank stands, the more ranks wait for its
-    first halves.
+    > That would be true if all ranks put off equally many. The later a rank comes in the pipeline, the more ranks wait
+    for its first halves.
 (x) rank 3's: the one that keeps the least so far
-( ) nobody's: the activations are kept for the first half anyway
-    > They are, until the first half is done. 1F1B lets go of them then.
+( ) no rank's: the activations are kept for the first half anyway
+    > They are, until the first half is done. In 1F1B they are freed then.
 Why: Rank 3's. All other ranks wait for its first halves, so it puts off the most: three. With these it keeps four
 micro-batches, as many as rank 0. Rank 2 puts off two, and rank 1 one.
 """)
@@ -97,7 +98,7 @@ have?
     part in the loss of the same rows.
 (x) the sum of the two
 ( ) either: both copies have the same gradient
-    > That would be true if both were used in the same place. One looks up characters, the other one scores them.
+    > That would be true if both were used in the same place. One copy looks up characters, the other scores them.
 ( ) the last rank's, because the loss is computed there
     > The loss also depends on the embedding, through all layers.
 Why: The sum: by the chain rule, each place where a weight is used adds its part. In one process autograd adds them up
@@ -118,7 +119,7 @@ step?
 ( ) 14
     > These are the weights, 7 billion times two bytes. They stay where they are.
 Why: 1.07 GB: 32 · 4,096 · 4,096 · 2 bytes, and as much again comes back as gradients. Data-parallel training of the
-same model over 8 GPUs all-reduces 14 GB of gradients, for which each sends 24.5 GB. Tensor parallelism over 8 has four
-all-reduces a layer: with 32 layers, each GPU sends 240 GB. So pipelines run across hosts, and tensor parallelism stays
-within one.
+same model over 8 GPUs all-reduces 14 GB of gradients, for which each GPU sends 24.5 GB. Tensor parallelism (lesson 13)
+over 8 GPUs makes four all-reduces in each layer: with 32 layers, each GPU sends 240 GB. So pipelines run across hosts,
+and tensor parallelism stays within one.
 """)

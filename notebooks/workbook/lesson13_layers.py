@@ -250,7 +250,7 @@ def _parts(n: int) -> list[Case]:
         return Case([(rng.integers(-9, 10, shape).astype(dtype), slope) for _ in range(n)], about, {"dim": dim})
 
     return [
-        case((1, 2), 1, "two columns a rank"),
+        case((1, 2), 1, "two columns per rank"),
         case((3, 2, 4), -1, "the last dimension, float64", "float64"),
         case((3, 2, 4), 1, "the dimension in the middle"),
     ]

@@ -32,9 +32,9 @@ def _sequences(n: int) -> list[Case]:
         return Case([tuple(rng.integers(-9, 10, s).astype(dtype) for s in (shape, whole)) for _ in range(n)], about)
 
     return [
-        case((1, 1, 2), "one position a rank"),
-        case((3, 2, 4), "three rows, two positions a rank, float64", "float64"),
-        case((2, 3, 1), "two rows, three positions a rank"),
+        case((1, 1, 2), "one position per rank"),
+        case((3, 2, 4), "three rows, two positions per rank, float64", "float64"),
+        case((2, 3, 1), "two rows, three positions per rank"),
     ]
 
 
@@ -140,8 +140,8 @@ def _lean_layers(n: int) -> list[Case]:
         return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
-        case(1, 1, 2, n, "one position a rank"),
-        case(3, 2, 4, 2 * n, "three rows, two positions a rank"),
+        case(1, 1, 2, n, "one position per rank"),
+        case(3, 2, 4, 2 * n, "three rows, two positions per rank"),
         case(2, 3, 4, 2 * n + 1, f"{2 * n + 1} outputs, which {n} does not divide"),
     ]
 
@@ -255,8 +255,8 @@ def _sequence_layers(n: int) -> list[Case]:
         return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
 
     return [
-        case(1, 1, 3, n, "one position a rank"),
-        case(3, 2, 4, 2 * n, "three rows, two positions a rank"),
+        case(1, 1, 3, n, "one position per rank"),
+        case(3, 2, 4, 2 * n, "three rows, two positions per rank"),
         case(2, 2, 5, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
     ]
 

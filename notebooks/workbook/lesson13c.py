@@ -12,6 +12,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls, Once
 from workbook.harnesses import my_group
+from workbook.lesson12 import in_words, no_numbers
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, dist, rank, torch, world_size
@@ -47,7 +48,7 @@ def _tables(n: int) -> list[Case]:
         case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
         case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
         case(3, 2, rng.integers(0, 3 * n, (2, 3)), "two rows of text", 4),
-        case(1, 2, list(range(n)), "one row a rank", 5),
+        case(1, 2, list(range(n)), "one row per rank", 5),
         case(3, 1, [3 * n - 1], "an id of the last rank alone", 6),
     ]
 
@@ -79,7 +80,7 @@ def vocab_embedding(part, ids):
     Hint: `here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.
     Hint: Multiply what you found by `here.unsqueeze(-1)`: that makes zeros of numbers **and** of their gradients.
     Afterwards: The backward pass communicates nothing. All ranks have the same ids and the same gradient of the rows,
-    and each one adds up what belongs to its own part: this is why the table's gradient needs no all-reduce.
+    and each one adds up what belongs to its own part. So the table's gradient needs no all-reduce.
     """
     # yours
     place = ids - rank * len(part)
@@ -114,7 +115,7 @@ def _heads(n: int) -> list[Case]:
         return Case([(x, part_of(table, n, r), goal) for r in range(n)], about, {"words": words})
 
     return [
-        case(2, 2 * n, 2, "two words a rank"),
+        case(2, 2 * n, 2, "two words per rank"),
         case(3, 3 * n - 2, 4, "two rows of padding"),
         case(2, 2 * n - 2, 3, "the last rank has nothing but padding"),
         case(2, 2 * n, 2 * n, "every word is a target", target=range(2 * n)),
@@ -134,10 +135,11 @@ def graded(loss, x, part, *_):
 
 @exercise(
     "The output layer and its loss, forward and backward",
-    _head,
+    in_words(_head, "the mean loss; after `backward()` the whole gradient of x, and the gradient of my rows"),
     minutes=20,
     difficulty=3,
     inputs=_heads,
+    picture=no_numbers,
     tolerance=1e-5,
     forbids=("all_gather", "gather", "reduce_scatter", "all_to_all"),
     promises=(Calls(3),),
@@ -148,25 +150,23 @@ def graded(loss, x, part, *_):
 def vocab_head(x, part, target, words):
     """Return the mean loss of all tokens, on every rank.
 
-    `x`, the same on all ranks, has one row a token. `part` has this rank's rows of the output layer's weights, one for
-    each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are padding: no
-    word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean loss of all
+    `x`, the same on all ranks, has one row per token. `part` has this rank's rows of the output layer's weights, one
+    for each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are padding:
+    no word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean loss of all
     tokens, on every rank.
 
     Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process would
     have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), one backward;
     gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the other.
-
-    In the picture, `x`, the part and the targets on the left; on the right the loss and both gradients.
     Hint: Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They
     begin at column `words - first` of this rank, or at 0 where that is negative.
     Hint: Backward: the gradient of a token's logits is its shares, minus 1 for the target, divided by the number of
     tokens. All of it is here already.
     Hint: Each rank's `d_logits @ part` is the gradient through **its** words. The gradient of `x` is the sum of them
-    over the ranks; the gradient of `part` needs nobody else.
-    Afterwards: Three numbers a token travel forward, and one row of the gradient of `x` a token backward. No rank has
-    seen the logits of the others. The all-reduce of `d_x` is Megatron's f: every layer that is cut by columns ends its
-    backward pass with it.
+    over the ranks; the gradient of `part` needs no other rank.
+    Afterwards: Forward, three numbers per token are reduced; backward, one row of the gradient of `x` per token. No
+    rank has seen the logits of the others. The all-reduce of `d_x` is Megatron's f: every layer that is cut by columns
+    ends its backward pass with it.
     """
 
     class Head(torch.autograd.Function):
@@ -213,7 +213,7 @@ def _matrices(n: int) -> list[Case]:
         return Case([(part_of(whole, n, r), rows) for r in range(n)], about)
 
     return [
-        case(n, n, "one row a rank", 8),
+        case(n, n, "one row per rank", 8),
         case(2 * n, 3 * n, f"{2 * n} × {3 * n}", 9),
         case(2 * n - 1, n, "rows that do not divide", 10, "float64"),
         case(n, n + 1, "columns that do not divide", 11),
@@ -243,8 +243,8 @@ def rows_to_columns(x, rows):
     shorter, or empty. **One** call that communicates, and no rank receives what it does not keep:
     `dist.all_to_all_single(out, all_that_i_send, receive_sizes, send_sizes)` on flat tensors takes blocks of different
     lengths.
-    Hint: Rank r wants from you the columns of its block, for all of your rows. Who sends you what, then? Begin with two
-    lists: how many rows and how many columns the block of each rank has.
+    Hint: Rank r wants from you the columns of its block, for all of your rows. What does each rank send you, then?
+    Begin with two lists: how many rows and how many columns the block of each rank has.
     Hint: With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns
     in the same way.
     Hint: `x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what you
@@ -278,9 +278,9 @@ def _cut_on_k(n: int) -> list[Case]:
         return Case([(part_of(x, n, r, 1), part_of(w, n, r), b) for r in range(n)], about)
 
     return [
-        case(n, n, 2, "one column a rank, no bias", 20, bias=0.0),
+        case(n, n, 2, "one column per rank, no bias", 20, bias=0.0),
         case(n, n, 2, "with a bias", 24),
-        case(2 * n, 2 * n, 3, "two columns a rank", 22),
+        case(2 * n, 2 * n, 3, "two columns per rank", 22),
         case(8 * n, 4 * n, 6, "a larger product", 23),
     ]
 
@@ -307,14 +307,14 @@ def product_on_k(x, w, bias):
 
     X is cut into columns and W into rows, so `x @ w` on each rank is a part of the sum X W. Return this rank's block of
     **rows** of relu(X W + bias); the number of ranks divides the rows of X, and `bias` is the same on all ranks.
-    **One** call that communicates; nobody needs all of X W.
+    **One** call that communicates; no rank needs all of X W.
 
-    The specimen has two mistakes. Both are right on one rank.
+    The function below has two mistakes, which do no harm on one rank.
     Hint: relu(a + b) is not relu(a) + relu(b). When may a rank apply it?
-    Hint: The bias belongs into the sum once, and the specimen adds it on every rank.
+    Hint: The bias belongs in the sum once, and the function adds it on every rank.
     Hint: Both go into the last line: `torch.relu(mine + bias)`.
-    Afterwards: A partial sum may be added to another one and multiplied by a number, for both can wait. Everything else
-    has to come after the reduction. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
+    Afterwards: Partial sums may be added to each other and multiplied by a number before the reduction. Everything else
+    has to come after it. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
     """
     y = x @ w
     mine = y.new_empty(len(y) // world_size, y.shape[1])
@@ -374,14 +374,15 @@ def summa(x, w, row, column, panels):
 
     The sum over k is taken in `panels` pieces of equal length, one after the other. Piece p of X is a strip of columns,
     and one rank of each `row` of the grid has this row's part of it; piece p of W is a strip of rows, and one rank of
-    each `column` has its part. The tiles divide into pieces, and `panel` is there: with whom a piece lies, and where in
-    the tile. **Broadcast** the two pieces, multiply, add. Gather nothing: a rank has room for one piece of each.
+    each `column` has its part. The tiles divide into pieces; `panel`, which is given, says which rank has a piece, and
+    where in its tile. **Broadcast** the two pieces, multiply, add. Gather nothing: a rank has room for one piece of
+    each.
 
     `row` and `column` are process groups. Their ranks are in the order of the grid.
     Hint: Your tile of the result needs the whole strip of X of your grid row, and the whole strip of W of your grid
-    column: but never at once. For each piece, who has it?
-    Hint: `owner, piece = panel(p, panels, row)`; `x.chunk(pieces of a tile, dim=1)[piece]` is it on the owner, and has
-    the right shape on all others. Broadcast a `.clone()` of it.
+    column, but only a piece at a time. Which rank has each piece?
+    Hint: `owner, piece = panel(p, panels, row)`; `x.chunk(pieces of a tile, dim=1)[piece]` is the piece on its owner,
+    and has the right shape on all others. Broadcast a `.clone()` of it.
     Hint: `dist.broadcast(left, group=row, group_src=owner)`, the same for W with `dim=0` and `column`, and then `y +=
     left @ right`.
     Afterwards: This is SUMMA (van de Geijn and Watts, 1997), which ScaLAPACK multiplies with. On a grid of √N × √N
@@ -443,8 +444,8 @@ def cheapest_chain(widths, tokens, ranks):
     Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce.
     Communicate nothing.
     Hint: With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`.
-    Only one thing has to be carried from layer to layer.
-    Hint: That one thing is whether the last result is whole or in columns. Keep the least sum for each of the two.
+    From layer to layer, only one thing matters.
+    Hint: It is whether the last result is whole or in columns. Keep the least sum for each of the two.
     Hint: By columns: `min(whole, cut + gather(before))`. By rows: `min(whole, cut) + all_reduce(after)`. At the end,
     columns have to be gathered.
     Afterwards: Columns, then rows: with wide layers in between, Megatron's pairs are the best choice, one all-reduce

@@ -4,21 +4,21 @@ from labkit.grading.prediction import ask, series
 
 table_or_rows = ask("""
 An embedding table has 128,000 rows of 4,096 numbers, and eight ranks hold an eighth of the rows each. The batch has
-4,096 tokens. Some lists of uses say: *embedding tables: gather the shards for the full vocabulary*. The other way is
-that each rank looks up the rows it has, and an all-reduce adds up what was found. Both with collectives that send the
-least: how many **times** as many bytes does the all-gather of the table take?
+4,096 tokens. One way is to gather the whole table on every rank. The other way is that each rank looks up the rows it
+has, and an all-reduce adds up what was found. With collectives that send the least, how many **times** as many bytes
+does the all-gather of the table take?
 = 15.625 times +- 10 %
 ( ) 31.25
     > An all-reduce sends everything twice: once to add up, once to hand out the sum.
 ( ) 3.90625
     > Every rank has an eighth, and the all-gather brings it the other seven.
 ( ) 62.5
-    > It is the all-reduce that sends twice, and its bytes stand below the line.
+    > The all-reduce sends twice, and its bytes are what you divide by.
 ( ) 125.0
     > Both are shared by eight ranks: the factor 7/8 is in both.
 Why: About 16 times: 128,000 rows against 4,096, and the all-reduce sends its rows twice. And every rank would have to
-have room for the whole table, which was cut because it is too large. With more tokens the all-reduce catches up: at
-64,000 tokens both send the same. Then it is memory that decides.
+have room for the whole table, which was cut because it is too large. A rank needs only the rows of its batch, and one
+all-reduce brings these. At 64,000 tokens both ways send the same; then memory decides.
 """)
 
 two_ends = series(
@@ -26,18 +26,18 @@ two_ends = series(
 Two questions before you write it. The model answers both when it trains with a vocabulary that is cut.
 """,
     padding_of_a_vocabulary="""
-36 words do not fill the rows that four ranks have: the last four rows of the table are padding, all zeros. Somebody
-forgets that they are no words, and takes the loss over all 40 columns. What does training look like?
+36 words do not fill the rows that four ranks have: the last four rows of the table are padding, all zeros. Suppose
+that the loss is taken over all 40 columns, as if these rows were words. What does training look like?
 ( ) as before: a row of zeros adds nothing
     > That would be true of a sum of scores. The loss adds up exp(score), and exp(0) is 1.
 ( ) the loss is not a number
-    > That would be true if a logarithm of 0 came up. The scores of the padding are 0, and so they are finite.
+    > That would be true if some row gave the logarithm of 0. The scores of the padding are 0, so exp of them is 1.
 (x) the loss is a little too large, and the padding gets gradients
 ( ) the last rank waits for targets that never come
-    > Nobody waits for targets: the ranks make the same calls, whatever is in their rows.
+    > No rank waits for targets: the ranks make the same calls, whatever is in their rows.
 Why: Too large: each padding row takes part in the softmax as a word with the score 0. If all scores were 0, the loss
 would be log 40 instead of log 36. Training then pushes the padding away, with gradients that the model without padding
-does not have. Nothing looks broken, which is why it stays in the code.
+does not have. No error is raised.
 """,
     gradients_of_the_output_layer="""
 Backward through the output layer: the features `x` are the same on all ranks, `part` has some of the rows, and each
@@ -81,7 +81,7 @@ Why: An all-gather: every rank has a block, and wants all of them.
     partial_to_replicate="""
 `Partial()` → `Replicate()`:
 ( ) nothing is sent
-    > The parts differ. Somebody has to add them up.
+    > The parts differ, and have to be added up.
 ( ) all-gather
     > Then every rank would have all parts, and still no sum.
 (x) all-reduce
@@ -96,13 +96,13 @@ Why: An all-reduce: every rank has a part of the sum, and wants the sum.
 ( ) nothing is sent
     > A rank has its part of the sum of every block, and lacks the others' parts.
 ( ) all-gather
-    > Nobody wants all the parts: each rank wants one block, added up.
+    > No rank wants all the parts: each wants one block, added up.
 ( ) all-reduce
     > It works, at twice the bytes: every rank would receive blocks that it then drops.
 (x) reduce-scatter
 ( ) all-to-all
     > It brings the right blocks to the right ranks, but it does not add them up.
-Why: A reduce-scatter: half of an all-reduce, for each rank wants the sum of its own block only.
+Why: A reduce-scatter, which is half of an all-reduce: each rank wants the sum of its own block only.
 """,
     shard_to_shard="""
 `Shard(0)` → `Shard(1)`:
@@ -115,16 +115,15 @@ Why: A reduce-scatter: half of an all-reduce, for each rank wants the sum of its
 ( ) reduce-scatter
     > There is nothing to add up.
 (x) all-to-all
-Why: An all-to-all: every rank has something for every other one, where its rows cross the other's columns. It is a
-transposition of blocks. On CPUs torch gathers everything and drops the rest, as its warning says; with NCCL it makes
-the all-to-all.
+Why: An all-to-all: every rank has something for every other rank, where its rows cross the other's columns. On CPUs
+torch gathers everything and drops the rest; with NCCL it makes the all-to-all.
 """,
     partial_to_columns="""
 `Partial()` → `Shard(1)`:
 ( ) nothing is sent
     > A rank has its part of the sum of every block, and lacks the others' parts.
 ( ) all-gather
-    > Nobody wants all the parts: each rank wants one block, added up.
+    > No rank wants all the parts: each wants one block, added up.
 ( ) all-reduce
     > It works, at twice the bytes: every rank would receive blocks that it then drops.
 (x) reduce-scatter
@@ -167,11 +166,11 @@ Why: 2, 2, 1, 0: `Shard` cuts as `torch.chunk` does, into blocks as long as the 
 with nothing. So compute no rank's part by hand: look at `to_local()`.
 """,
     a_placement_that_lies="""
-Each rank has computed the gradient of its own rows of the batch, so the ranks' tensors differ. Somebody makes a DTensor
-of them: `DTensor.from_local(gradient, mesh, [Replicate()])`, and calls `full_tensor()`. What comes back?
+Each rank has computed the gradient of its own rows of the batch, so the ranks' tensors differ. They make a DTensor of
+them with `DTensor.from_local(gradient, mesh, [Replicate()])`, and call `full_tensor()`. What comes back?
 (x) on each rank its own gradient
 ( ) the mean, because a copy has to be the same everywhere
-    > Nobody checks that the copies are the same, and nobody makes them so.
+    > Torch does not check that the copies are the same, and does not make them so.
 ( ) an error: the ranks' tensors differ
     > To find that out, the ranks would have to send each other their tensors. `from_local` sends nothing by default.
 ( ) rank 0's gradient on every rank
@@ -191,7 +190,7 @@ gradients are.
 ( ) an error and [4, 3]
     > DTensor need not refuse: it can add up first, and does.
 Why: DTensor knows that a relu of parts is not a part of the relu. It all-reduces first, without a word: that is right,
-and it costs what you may not have meant to pay. With `to_local()` you take over the responsibility.
+and it costs an all-reduce that your code does not show. With `to_local()`, adding up is your task.
 """,
     full_tensor_on_one_rank="""
 `X` is cut into rows. For a log line, only rank 0 prints the norm: `if rank == 0: print(X.full_tensor().norm())`. What
@@ -200,7 +199,7 @@ happens?
     > That would be true if a rank could fetch from others that do nothing. They have to send.
 ( ) it prints the norm of rank 0's rows
     > That would be true of `X.to_local().norm()`.
-(x) rank 0 waits, and nobody comes
+(x) rank 0 waits for the others, which make no such call
 ( ) it raises an error on rank 0 at once, which says that a DTensor belongs to all ranks
     > Nothing on rank 0 knows what the others do.
 Why: It waits: `full_tensor()` is an all-gather. The same holds for every operation that needs a collective, and with
@@ -224,8 +223,8 @@ does something have to travel **before** the ranks can multiply?
 ( ) eight
     > A matrix that is not cut fits everything, and columns with rows meet where the sum is taken.
 Why: Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but they
-are worth different things: in one, every rank computes everything; in three, the result is a sum that nobody has added
-up yet.
+do not lead to the same: in one way, every rank computes everything; in three, the result is a sum that has not been
+added up yet.
 """,
     tiles_on_a_grid="""
 Four ranks on a mesh of 2 × 2. X is cut into rows over dimension 0, and not over dimension 1. W is cut into columns over
@@ -259,7 +258,7 @@ all-reduces does the **forward** pass need, up to the scores?
 ( ) nine
     > A layer that is cut into columns needs nothing in the forward pass.
 Why: Five: one for the embedding, and in each of the two layers one after `project` and one after `narrow`. These are
-the ones that you put in by hand in lesson 13. Here nobody wrote them: partial sums had to be added up before a norm.
+the ones that you put in by hand in lesson 13. Here torch puts them in: partial sums have to be added up before a norm.
 """,
     cut_the_positions_too="""
 With `every_matrix`: so far one table was whole on every rank, `position.weight`, with a row for each of the eight
@@ -274,21 +273,20 @@ becomes of the all-reduces of the forward pass?
 (x) each becomes a reduce-scatter, and the ranks go on with different positions of the text
 Why: Reduce-scatters: the looked-up rows are a partial sum, and to add it to a table that is cut by positions, the
 cheapest is to cut the sum by positions, too. Then norms and the sums around the layers see an N-th of the positions,
-and each layer gathers them and scatters its result. That is **sequence parallelism**, which you wrote by hand in
-lesson 13. Here one annotation is enough for it.
+and each layer gathers them and scatters its result. That is **sequence parallelism**, as in lesson 13b. Here one
+annotation is enough for it.
 """,
     a_foolish_annotation="""
-With `thoughtless`: without thinking, somebody distributes **every** weight of the transformer with `Shard(0)`, biases
-and norms included. What does training do?
+With `thoughtless`: **every** weight of the transformer is distributed with `Shard(0)`, biases and norms included. What
+does training do?
 ( ) it raises an error at the first product that does not fit
     > That would be true of local tensors. DTensor brings what does not fit into a layout that does.
 (x) it trains to the same losses, with many more collectives
-( ) it trains, but to other losses, because attention and norms see only parts
+( ) it trains, but to different losses, because attention and norms see only parts
     > No operation works on the parts as if they were the whole: each one knows the layout of its inputs.
 ( ) it trains to the same losses, with about as many collectives: everything is cut anyway
     > How a weight is cut decides what has to travel. Rows in the wrong place cost a gather each.
-Why: The same losses: a placement says where numbers are, not what is computed. A bad annotation is never wrong, only
-slow, and a profile or `CommDebugMode` has to tell you. This is the bargain of DTensor, and of JAX's sharding, which
-made it popular.
+Why: The same losses: a placement says where numbers are, not what is computed. A bad annotation gives the right
+results, only slowly, and a profile or `CommDebugMode` has to tell you. The same holds for JAX's sharding.
 """,
 )

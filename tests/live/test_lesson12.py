@@ -266,11 +266,11 @@ def second(lab):
 
 
 @pytest.mark.slow
-def test_the_cells_of_lesson_13_print_the_losses_that_the_script_prints(first, script):
+def test_the_cells_of_lesson_12_print_the_losses_that_the_script_prints(first, script):
     right, _ = script["one process"]
     alone = re.findall(r"one process, step \d loss ([\d.]+)", said(first, "all 240 rows")[0])
-    *nobody, last = said(first, '"pipeline, step"')
-    assert nobody == [""] * (RANKS - 1), "only the last stage knows the loss"
+    *others, last = said(first, '"pipeline, step"')
+    assert not any("pipeline, step" in text for text in others), "only the last stage knows the loss"
     for losses in (alone, re.findall(r"pipeline, step \d loss ([\d.]+)", last)):
         assert [float(loss) for loss in losses] == pytest.approx(right, abs=2e-4)
 
@@ -281,7 +281,7 @@ def differences(out: list[str]) -> list[float]:
 
 @pytest.mark.slow
 def test_gradients_are_those_of_one_process_but_where_one_stage_goes_back_in_another_order(first):
-    assert max(differences(said(first, "def compared"))) < 1e-6
+    assert max(differences(said(first, '"pipeline, step"'))) < 1e-6
     assert max(differences(said(first, "with 64 micro-batches"))) < 1e-6
     *wrong, last = differences(said(first, "order[8:][::-1]"))
     assert min(wrong) > 1e-4
@@ -310,7 +310,7 @@ def test_neighbours_that_both_send_swap_what_they_have(first):
 @pytest.mark.slow
 def test_one_batch_in_one_piece_keeps_one_rank_at_a_time_busy(lab, first):
     """No pass can overlap another one, however busy the machine is: the bubble is (P - 1) / P or more."""
-    lab.run('kept = training_step([("F", 0), ("B", 0)], [slow], parts=1, size=8)')
+    lab.run('kept = training_step([("F", 0), ("B", 0)], slow, parts=1, size=8)')
     chart = lab.last.timeline().gantt
     assert [[bar.names[0] for bar in mine] for mine in chart.bars] == [["F0", "B0"]] * RANKS
     assert chart.bubble > (RANKS - 1) / RANKS - 0.01
@@ -321,7 +321,7 @@ def test_one_batch_in_one_piece_keeps_one_rank_at_a_time_busy(lab, first):
 
 @pytest.mark.slow
 def test_the_chart_of_a_run_has_the_order_that_was_asked_for_and_some_passes_at_the_same_time(lab, first):
-    lab.run("kept = training_step(one_f_one_b(rank, world_size, 4), [slow], parts=4, size=8)")
+    lab.run("kept = training_step(one_f_one_b(rank, world_size, 4), slow, parts=4, size=8)")
     chart = lab.last.timeline().gantt
     wanted = pipeline.one_f_one_b(RANKS, 4).orders
     assert [[bar.names[0] for bar in mine] for mine in chart.bars] == [
