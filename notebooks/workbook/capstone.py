@@ -1,4 +1,4 @@
-"""Exercises of the capstone, in their places: the price of a mesh, its groups, and a training step on it."""
+"""Exercises of the capstone, in their places: the groups of a mesh, and a training step on it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from unittest.mock import patch
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from labkit.grading.inputs import options
 from workbook.harnesses import my_group
 
 if TYPE_CHECKING:
@@ -19,71 +18,6 @@ if TYPE_CHECKING:
 def pairs(n: int) -> list[tuple[int, int]]:
     """Return the two-dimensional meshes of n ranks, first those that tell the dimensions apart."""
     return [(2, 2), (1, 4), (4, 1)] if n == 4 else [(1, n), (n, 1)]
-
-
-def _plans(n: int) -> list[Case]:
-    tiny = (53_476, 4, 32, 768)
-    of = {
-        2: (("data 2", *tiny, 2, 1, 1), ("tensor 2", *tiny, 1, 2, 1), ("pipe 2", *tiny, 1, 1, 2)),
-        3: (
-            ("data 3", *tiny, 3, 1, 1),
-            ("pipe 3, six layers", 10_000, 6, 16, 96, 1, 1, 3),
-            ("one rank", *tiny, 1, 1, 1),
-        ),
-        4: (
-            ("data 2, tensor 2", *tiny, 2, 2, 1),
-            ("data 2, pipe 2", *tiny, 2, 1, 2),
-            ("data 2, tensor 8, pipe 4, 80 layers", 66_613_811_456, 80, 8192, 2**21, 2, 8, 4),
-        ),
-    }
-    return options("parameters layers width tokens data tensor pipe", *of[n])(n)
-
-
-@exercise(
-    "What a mesh holds and sends",
-    lambda xs, **mesh: [mesh_price(**mesh)] * len(xs),
-    minutes=8,
-    difficulty=2,
-    inputs=_plans,
-    tolerance=1e-6,
-    forbids=("collectives",),
-)
-def mesh_price(parameters, layers, width, tokens, data, tensor, pipe):
-    """Return what the busiest rank holds ("memory") and sends along "data", "tensor" and "pipe", in bytes.
-
-    A transformer of `layers` layers has `parameters` weights. A team of `tensor` times `pipe` ranks holds one copy;
-    count the weights as if they were cut evenly over the team. There are `data` copies, and they share the batch of
-    `tokens` tokens. Everything is float32, 4 bytes a number, trained with Adam: weights, gradients and Adam's states
-    take 16 bytes a parameter.
-
-    For the backward pass, a layer keeps 17 times `width` numbers for each token of its copy's share. Tensor parallelism
-    cuts 13 of these 17, and 4 are on every rank of the team. A pipeline divides the layers.
-
-    Return a dict of bytes for the busiest rank: `"memory"` that it holds in all, and what it sends in a training step
-    along `"data"` (one all-reduce of the gradients of its weights), `"tensor"` (in each of its layers, two all-reduces
-    in the forward and two in the backward pass, each of `width` numbers for every token of its share) and `"pipe"`
-    (these numbers once to the next stage, and once back to the one before it). An all-reduce of S bytes among n ranks
-    sends 2 (n - 1) / n times S from each. Communicate nothing.
-    Hint: First say what one rank has: parameters / tensor / pipe weights, layers / pipe layers, tokens / data tokens.
-    Hint: The activations are tokens times layers times (4 + 13 / tensor) times width numbers, of 4 bytes each.
-    Hint: With two stages each sends one way only: the first one forward, the last one back. A stage in the middle of
-    three or more sends both ways.
-    Afterwards: Tensor parallelism pays by the token and by the layer, data parallelism by the parameter, a pipeline by
-    the token alone. Which one is expensive depends on the model, on the batch and on the links. That is why you plan.
-    """
-
-    def all_reduced(size, ranks):
-        return 2 * size * (ranks - 1) / ranks
-
-    mine, share, my_layers = parameters / tensor / pipe, tokens / data, layers / pipe
-    activations = share * my_layers * (4 + 13 / tensor) * width
-    passed = 4 * share * width
-    return {
-        "memory": 16 * mine + 4 * activations,
-        "data": all_reduced(4 * mine, data),
-        "tensor": my_layers * 4 * all_reduced(passed, tensor),
-        "pipe": min(pipe - 1, 2) * passed,
-    }
 
 
 def grid(shape: Mapping[str, int]) -> dict[str, list[list[int]]]:

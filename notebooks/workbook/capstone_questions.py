@@ -27,15 +27,15 @@ on_a_mesh = series(
 Four ranks in a mesh of data 2 x tensor 2:
 """,
     mates_of_rank_3="""
-A mesh of data 2 x tensor 2: ranks 0 and 1 hold one copy of the model, ranks 2 and 3 the other. With whom does rank 3
-average the gradient of its half of a layer's columns?
+A mesh of data 2 x tensor 2: ranks 0 and 1 hold one copy of the model, ranks 2 and 3 the other. With which ranks does
+rank 3 average the gradient of its half of a layer's columns?
 ( ) with rank 2, which holds the other half
     > Rank 2 has the gradient of **other** columns. They have the same shape, so the average would raise no error, and
     it would be nonsense.
 ( ) with ranks 0, 1 and 2, as always in data parallelism
     > That would be true if all four held the same weights. Ranks 0 and 2 have other columns than rank 3.
 (x) with rank 1, which holds the same half
-( ) with nobody: tensor parallelism leaves the gradients where they are
+( ) with none: tensor parallelism leaves the gradients where they are
     > That would be true in a mesh of tensor 4. Here there is a second copy, which has seen other rows.
 Why: With rank 1. It has the same place along tensor, so it holds the same columns of the other copy, and it has read
 other rows. Gradients are averaged over the ranks that hold **the same part**: that is what a data group is.
@@ -48,7 +48,7 @@ the training step of one process?
     the same rows, or their sum means nothing.
 (x) 48 to 95, as rank 2 does
 ( ) 48 to 95, and rank 2 reads 0 to 47
-    > Ranks 2 and 3 are one copy. Each has half of every layer, and what they add up belongs to the same rows.
+    > Ranks 2 and 3 are one copy. Each has half of every layer, and they add up parts that belong to the same rows.
 ( ) 0 to 95, like everybody
     > That would be true in a mesh of tensor 4. Two copies that read all rows would compute everything twice.
 Why: 48 to 95, and so does rank 2. The ranks of a team compute parts of the same activations, so they read the same
@@ -59,13 +59,13 @@ Norms and embeddings are not cut: ranks 2 and 3 both hold them whole. After the 
 averaged, how do the two ranks' gradients of a norm compare?
 ( ) each has a part, and the team has to add them up
     > That would be true with sequence parallelism, where each rank has seen a part of the positions; then this sum is
-    needed. Here `Over` has added up what flows back into the norm.
+    needed. Here *f* has added up what flows back into the norm.
 ( ) they differ by rounding, so they have to be averaged now and then
     > That would be true if the two added in different orders. Gloo's all-reduce leaves the same bits on both.
 (x) they are equal, to the last bit
 ( ) rank 2 has them, and rank 3 has zeros
     > No rank is special: both run the same norm on the same activations, forward and backward.
-Why: They are equal. What flows back into a cut layer is added up over the team by `Over`, so both ranks carry on with
+Why: They are equal. Before each cut layer, *f* adds up over the team what flows back, so both ranks carry on with
 the same whole gradient, and everything that is not cut gets the same. Nothing has to be summed over the team
 afterwards.
 """,
@@ -100,12 +100,12 @@ with their variables. The group is joined again, with a new rank 2. Who loads th
     > Then the two copies differ, in weights and in moments, and averaging their gradients never makes them equal
     again.
 (x) all four
-( ) nobody: rank 0 holds the same part, and sends it to rank 2
-    > The weights and the moments could be had that way, without going back, and some systems do so. But the generator
+( ) none: rank 0 holds the same part, and sends it to rank 2
+    > The weights and the moments could come from there, without going back, and some systems do so. But the generator
     would have to come from rank 3, which reads the same rows as rank 2, and the survivors need not have stopped at
     the same line.
-Why: All four. A checkpoint is the state of the whole mesh at one training step, and a mesh that mixes two steps is in a
-state that never was. The price is the work since step 20, on every rank.
+Why: All four. A checkpoint is the state of the whole mesh at one training step. A mesh that mixes two steps is in a
+state that no run has ever been in. The price is the work since step 20, on every rank.
 """,
     groups_of_the_old_world="""
 Rank 2 has been replaced, and the process group is joined again. Ranks 0, 1 and 3 still have the variable `groups`. What
@@ -114,13 +114,13 @@ does an all-reduce in `groups["tensor"]` do on ranks 0 and 1, neither of which d
     > That would be true if a group were a list of ranks. It is a set of connections, and it belongs to the world that
     it was made in.
 (x) it raises an error on both
-( ) it hangs: the group waits for somebody who is gone
-    > Nobody of this group is gone. torch knows the groups that belong to the world, and this one is none of them any
-    more.
+( ) it hangs: the group waits for a rank that is gone
+    > No rank of this group is gone. But torch knows only the groups of the present world, and this one is no longer
+    among them.
 ( ) it adds up over the new ranks 0 and 1 as before, because groups go by number
     > Groups do find each other by number, when they are made. This one was made in the old world.
-Why: It raises an error. When a rank dies, the world is left and joined anew, and every group went with the old one. So
-the groups of a mesh are made again after each heal, by all ranks, before anything else.
+Why: It raises an error. When a rank dies, the world is left and joined anew, and all groups of the old world are gone.
+So all ranks make the groups of a mesh again after each heal, before anything else.
 """,
     loss_after_the_loss="""
 The mesh goes on from step 20 and trains until step 40. How does its last loss compare with that of the run that nobody
