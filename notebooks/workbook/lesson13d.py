@@ -1,4 +1,4 @@
-"""Exercises of lesson 13d, in their places: tokens that travel to their experts and back, with their gradients."""
+"""Exercises of lesson 13d, in their places: tokens that travel to their experts, with their gradients."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def plan_dispatch(chosen):
     where tokens of the same expert keep their order; `give`, a list with how many tokens this rank gives to each rank;
     `take`, a list with how many it takes from each. Only the other ranks know the last one: one call is enough to ask
     all of them.
-    Hint: `argsort(stable=True)` gives an order in which equal ones keep theirs, and `bincount` counts.
+    Hint: `argsort(stable=True)` keeps equal numbers in their order, and `bincount` counts.
     Hint: An expert that no token chose has to be counted, too: `bincount(minlength=world_size)`.
     Hint: Rank r gives this rank `give[rank]` of its own counts. One number from everyone to everyone is an all-to-all:
     `dist.all_to_all_single(take, give)`.
@@ -126,8 +126,8 @@ def exchange_tokens(x, give, take):
 
     `x` has a row for each token, those for rank 0 first. Send `give[r]` rows to rank r and return the rows that come,
     `take[r]` from rank r, those of rank 0 first. The function below does this. But the gradients count, too: every rank
-    calls `backward()` with a loss of its own, and wants the gradient of the **sum** of all losses by its `x`. Run the
-    check first and see what is missing. Then repair it with a `torch.autograd.Function` of your own.
+    calls `backward()` with a loss of its own, and needs for its `x` the gradient of the **sum** of all ranks' losses.
+    Run the check first and see what is missing. Then repair it with a `torch.autograd.Function` of your own.
     Hint: torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A
     `torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.
     Hint: The row that went from rank 1 to rank 3 has its gradient on rank 3. Which call brings it to rank 1, and to the
@@ -191,28 +191,13 @@ def one_process(xs: Sequence[Any], experts: int, kept: Any = None) -> tuple[list
 RESULTS = ("y", "gradient of the tokens", "of the gates", "of this rank's expert")
 
 
-def _mixed(xs: Sequence[Any]) -> list[Any]:
-    found, of_experts = one_process(xs, len(xs))
-    return [dict(zip(RESULTS, (*mine, dw))) for mine, dw in zip(found, of_experts)]
+def drawn(*columns: Sequence[Sequence[int]]) -> list[tuple[Any, ...]]:
+    """Make inputs to draw on a card: tokens 1, 2, 3; 11, 12, 13; … and for each rank the experts that they choose.
 
-
-def _tokens(n: int) -> list[Case]:
-    rng = np.random.default_rng([13, 6, n])
-
-    def drawn(sizes: Sequence[int], top: int, about: str, chosen: Any = None) -> Case:
-        xs = []
-        for r, size in enumerate(sizes):
-            order = np.argsort(rng.random((size, n)), axis=1)[:, :top] if chosen is None else chosen[r]
-            xs.append((rng.normal(size=(size, WIDE)), order, rng.uniform(0.1, 0.9, size=order.shape)))
-        return Case(xs, about)
-
-    return [
-        drawn([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
-        drawn([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
-        drawn([5] * n, 2, "two experts a token"),
-        drawn([3] * n, 1, "all tokens choose the last expert", [np.full((3, 1), n - 1)] * n),
-        drawn([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
-    ]
+    >>> drawn([[2, 0, 0]])
+    [(array([[1], [2], [3]]), array([2, 0, 0]))]
+    """
+    return [(10 * r + np.arange(1, 4)[:, None], *map(np.array, mine)) for r, mine in enumerate(zip(*columns))]
 
 
 class Expert:
@@ -264,64 +249,6 @@ def grad_of(t):
     return t.grad if t.numel() else torch.zeros_like(t)
 
 
-def with_expert(x, chosen, gate):
-    """Return the arguments: two that gradients are asked for, and what is given."""
-    return x.requires_grad_(), chosen, gate.requires_grad_(), Expert(rank), plan_dispatch.function, exchange
-
-
-def judged_mixture(y, x, chosen, gate, expert, *_):
-    """Return the result and its gradients, unless it is one of a known mistake."""
-    go_back(y)
-    with torch.no_grad():
-        right, bare = (together(x, chosen, g) for g in (gate, torch.ones_like(gate)))
-        rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
-        unsorted = right[chosen.flatten().argsort(stable=True)] if chosen.shape[1] == 1 else rows
-        mistakes = {
-            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
-            "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": unsorted,
-        }
-        name_mistakes(y, right, mistakes)
-    return dict(zip(RESULTS, (y.detach(), grad_of(x), grad_of(gate), expert.weight.grad)))
-
-
-@exercise(
-    "Tokens to their experts, and back",
-    _mixed,
-    minutes=12,
-    difficulty=2,
-    inputs=_tokens,
-    tolerance=1e-9,
-    **both_passes(5),
-    setup=with_expert,
-    collect=judged_mixture,
-)
-def mixture_of_experts(x, chosen, gate, compute, plan, exchange):
-    """Return what each token's experts make of it, weighted by its gates.
-
-    Expert e lies on rank e. This rank's token `x[i]` goes to the experts `chosen[i]`, one or more, all different.
-    Return a tensor like `x`: row i is the sum of what token i's experts make of it, each multiplied by its gate,
-    `gate[i, k]`. Gradients have to flow to `x`, `gate` and the experts.
-
-    These functions are there: `compute(rows)` is what **this rank's** expert makes of rows, also of none. `plan(flat)`
-    is your `plan_dispatch` for a flat tensor of choices, and returns `order, give, take`. `exchange(rows, give, take)`
-    is your `exchange_tokens`. (`chosen.flatten()` has the choices of token 0 first, then those of token 1, and so on.)
-    Hint: Five steps: plan, send the tokens in their order, compute, send back, weigh and put in place. On the way back,
-    what was taken is given.
-    Hint: Place p of the flat choices belongs to token `p // chosen.shape[1]`. So `x[order // chosen.shape[1]]` are the
-    rows to send, and a token with two experts is sent twice.
-    Hint: What comes back is in the order of the buffer: its gates are `gate.flatten()[order]`, and
-    `torch.zeros_like(x).index_add(0, token, weighted)` adds each row to that of its token.
-    Afterwards: The ranks have different amounts of work, and nobody can compute before the slowest has sent. A rank
-    without tokens takes part in every exchange, too: its expert works for the others.
-    """
-    order, give, take = plan(chosen.flatten())
-    token = order // chosen.shape[1]
-    came = exchange(x[token], give, take)
-    back = exchange(compute(came), take, give)
-    weighted = back * gate.flatten()[order, None]
-    return torch.zeros_like(x).index_add(0, token, weighted)
-
-
 tokens_that_arrive = ask("""
 Each of the four ranks has 480 tokens and one expert, and the router has chosen an expert for every token. How many
 tokens will arrive at rank 2's expert?
@@ -329,8 +256,8 @@ tokens will arrive at rank 2's expert?
     > That would be true if the router dealt the tokens out evenly. It chooses for each token alone, and does not
     count.
 ( ) 120, a quarter of what rank 2 has
-    > These would be rank 2's own tokens for its own expert, if all experts were equally liked. The other ranks send
-    theirs, too.
+    > These would be rank 2's own tokens for its own expert, if the router chose all experts equally often. The other
+    ranks send theirs, too.
 (x) rank 2 cannot know before the other ranks tell it
 ( ) as many as rank 2 sends away
     > That would be true of a swap. What rank 2 sends depends on its own tokens, and what comes depends on the tokens
@@ -357,15 +284,14 @@ Why: The same call with its splits swapped. An all-to-all only moves rows, and i
 back. Autograd does not do this by itself: to it, torch's collectives do not exist.
 """)
 
-gradient_of_an_expert = ask("""
-Every rank computes the mean loss of **its own** rows and calls `backward()`. Nobody has averaged any gradient yet. What
-is in the gradient of rank 2's expert, which exists on rank 2 alone?
+gradient_of_an_expert = ask(""" Every rank computes the mean loss of **its own** rows and calls `backward()`. No
+gradient has been averaged yet. What is in the gradient of rank 2's expert, which exists on rank 2 alone?
 ( ) the gradient of rank 2's loss
     > That is true of rank 2's copy of the embedding. But its expert has computed tokens of all ranks, and their
     gradients have come back to it.
 ( ) the gradient of the mean of all ranks' losses
-    > It is close: all ranks' losses are in it. But nobody has divided, because an all-to-all moves numbers and does
-    no arithmetic.
+    > It is close: all ranks' losses are in it. But nothing has been divided: an all-to-all moves numbers and does no
+    arithmetic.
 ( ) nothing, until the gradients are all-reduced
     > That would be true if no gradient came back through the exchange. Yours brings them.
 (x) the gradient of the sum of all ranks' losses
@@ -380,7 +306,7 @@ forward and a backward pass together?
 ( ) 6
     > That is the forward pass alone: sizes, tokens and results, in two mixtures.
 ( ) 8
-    > The tokens' journeys are all there. Before they leave, their numbers travel, too.
+    > All journeys of the tokens are there. But before the tokens leave, their counts travel.
 ( ) 12
     > That would be true if sizes had a gradient. They are integers.
 ( ) 5
@@ -421,9 +347,9 @@ trained: all weights, the router's too. Where do the tokens go after 20 training
     expert.
 ( ) most of them to a different expert: expert 0 has too much to learn
     > That would be true if an expert got worse with every token. More tokens mean more training.
-Why: Still most of them to expert 0. Only the chosen expert is trained by a token, so expert 0 gets better, its gate is
-worth raising, and the others stay about as they began. In larger models, too, a few experts often end up with most
-tokens, and the memory of all others is wasted.
+Why: Still most of them to expert 0. A token trains only the expert that it goes to. So expert 0 gets better, a higher
+gate for it lowers the loss, and the others stay about as they began. In larger models, too, a few experts often end up
+with most tokens, and the memory of all others is wasted.
 """)
 
 dropped_at_capacity_one = ask("""

@@ -26,6 +26,13 @@ def test_the_text_has_each_ranks_mean_and_largest_and_how_many_times_each_value_
     assert counted.largest["staleness"] == {1: 2, 2: 1}
 
 
+def test_numbers_that_are_names_have_no_mean():
+    counted = Histogram({"expert": {0: [3, 0, 3], 1: []}}, mean=False)
+    said = ["expert", "rank 0 │ 3 values (0: 1 time, 3: 2 times)", "rank 1 │ no values"]
+    assert repr(counted).splitlines() == said
+    assert not any("mean" in word.text for word in pictures.words(counted.svg))
+
+
 def test_the_picture_carries_its_words_and_is_the_same_for_equal_numbers():
     one, other = Histogram({"x": {0: [1, 2]}}), Histogram({"x": {0: np.array([2.0, 1.0])}})
     assert one.svg == other.svg

@@ -121,6 +121,8 @@ def _panel(ax: Axes, panel: Counts, top: float, across: Values, tallest: int) ->
             middle, tip = x(panel.means[r]), floor + 0.04
             corners = [(middle, tip), (middle - 0.13, tip + 0.2), (middle + 0.13, tip + 0.2)]
             ax.add_artist(Polygon(corners, facecolor=color(r), edgecolor=INK, linewidth=0.5, zorder=6 + nth / 100))
+    if not panel.means:
+        return
     row = top + HEAD + ROW * (len(panel.counts) + 0.5)
     corners = [(RIGHT + 0.6, row - 0.1), (RIGHT + 0.47, row + 0.1), (RIGHT + 0.73, row + 0.1)]
     ax.add_artist(Polygon(corners, facecolor="none", edgecolor=INK, linewidth=0.7))
