@@ -59,16 +59,15 @@ OUT_SLIPS = {
 def bytes_out_of_hosts(order, home, nbytes):
     """Return a list of the bytes that leave each host in a ring all-reduce in this order.
 
-    A ring all-reduce in chunks, as in lesson 06, of `nbytes` bytes a rank. `order` is the list of the ranks in the
-    order of the ring: each sends to the next one, and the last one to the first. `home[r]` is the number of the host
-    that rank r is on: 0, 1, …, and each has at least one rank. Return a list: how many bytes leave each host for
-    another one, over the whole all-reduce. The number of ranks of the ring is `len(order)`; it need not be
-    `world_size`.
-    Hint: Each rank sends to the next one 2 (N - 1) chunks of S/N bytes. That counts only if the next one is on another
+    A ring all-reduces `nbytes` bytes per rank in chunks, as in lesson 06. `order` is the list of the ranks in the order
+    of the ring: each sends to the next one, and the last one to the first. `home[r]` is the number of the host that
+    rank r is on: 0, 1, …, and each host has at least one rank. Return a list: for each host, how many bytes it sends to
+    other hosts during the whole all-reduce. The ring has `len(order)` ranks; that need not be `world_size`.
+    Hint: Each rank sends 2 (N - 1) chunks of S/N bytes to the next one. They count only if that one is on a different
     host.
-    Hint: Go through the places of the ring. The receiver at place i is `order[(i + 1) % n]`.
-    Afterwards: What counts is how many times the ring leaves a host. Each time costs 2 S (N - 1)/N, nearly 2 S on many
-    ranks.
+    Hint: Go through the places of the ring. The rank at place i sends to `order[(i + 1) % n]`.
+    Afterwards: All that counts is how many times the ring leaves a host. Each time costs 2 S (N - 1)/N, nearly 2 S with
+    many ranks.
     """
     out = [0] * (max(home) + 1)
     # yours
@@ -164,16 +163,16 @@ def leaders_all_reduce(x, inside, leaders):
 
     Return the sum of all ranks' `x` on every rank, in three calls of `torch.distributed`: add up **within** each host,
     add up **between** the hosts, hand the result out **within** each host. `inside` is the group of the ranks on this
-    rank's host; the one with group rank 0 is the host's leader. `leaders` is the group of all leaders, and None on a
-    rank that is no leader. Only leaders send anything to another host, with h hosts **2 (h - 1) / h** times S each: S
-    with two hosts. The check counts that on the wire. Hosts may have different numbers of ranks. `x` has one dimension
-    and stays as it is.
+    rank's host; the one with group rank 0 is the host's leader. `leaders` is the group of all leaders, and None on all
+    other ranks. Only leaders send to other hosts: with h hosts **2 (h - 1) / h** times S each, which is S with two
+    hosts. The check counts that on the wire. Hosts may have different numbers of ranks. `x` has one dimension and stays
+    as it is.
     Hint: A reduce in `inside` to its group rank 0, an all-reduce in `leaders`, a broadcast in `inside`.
     Hint: `group_dst=0` and `group_src=0` count ranks within the group; `dst` and `src` count them in the world, where
     rank 0 is not on every host.
     Hint: Only a leader may call the all-reduce: with `group=None` it would be one of the whole world.
-    Afterwards: S each way between two hosts, where the ring over all ranks sends 1.5 S. One rank of each host sends all
-    of it, while the others wait.
+    Afterwards: Between two hosts, S cross each way, where the ring over all ranks sends 1.5 S. One rank of each host
+    sends all of it while the others wait.
     """
     total = x.clone()
     # yours
@@ -197,14 +196,14 @@ def leaders_all_reduce(x, inside, leaders):
 def rails_all_reduce(x, inside, rail):
     """Return the sum of all ranks' x on every rank; each rank takes its share to the other hosts.
 
-    Return the same sum, but now **every** rank of a host sends to other hosts, each an equal share: with h hosts of g
-    ranks, **2 (h - 1) / h** times S/g. `inside` is the group of the ranks on this rank's host, and `rail` the group of
+    Return the same sum, but now **every** rank of a host sends an equal share to other hosts: with h hosts of g ranks,
+    **2 (h - 1) / h** times S/g. `inside` is the group of the ranks on this rank's host, and `rail` the group of
     the ranks with the same group rank in `inside`, one on each host. Every host has g = `inside.size()` ranks, and g
     divides the length of `x`. Three calls of `torch.distributed` do it. The check counts on the wire what each rank
     sends to other hosts. `x` stays as it is.
     Hint: After the reduce-scatter in `inside`, each rank has the host's sum of one share. The rank with the same group
     rank on every other host has that host's sum of the same share.
-    Hint: So an all-reduce of the share in `rail` makes it the sum over all ranks. What is missing are the other shares,
+    Hint: So an all-reduce of the share in `rail` makes it the sum over all ranks. The other shares are still missing,
     and the ranks of your own host have them.
     Hint: `list(total.chunk(g))` are views of `total`: what `dist.all_gather` writes into them is in `total`.
     Afterwards: The hosts exchange as many bytes as with leaders, but over g connections at once. The puzzle `two_hosts`
@@ -252,10 +251,10 @@ def my_place(host):
 
     A rank knows its `rank`, and the name of its `host`, such as `'na'`. Which GPU to take, it does not know. Find out
     together: return a tuple `(local_rank, local_world_size, node_rank)`. `local_rank` counts the ranks of **this** host
-    from 0, in the order of their ranks; `local_world_size` is how many they are; `node_rank` counts the hosts from 0,
+    from 0, in the order of their ranks; `local_world_size` is their number; `node_rank` counts the hosts from 0,
     in the order of their lowest ranks. Hosts may have different numbers of ranks, and ranks of one host need not have
     neighbouring numbers. `comms.all_gather` takes any object.
-    Hint: `hosts = comms.all_gather(host)` is the list of all names, index = rank. All the rest is counting in it.
+    Hint: `hosts = comms.all_gather(host)` is the list of all names, index = rank. The rest is counting in it.
     Hint: How many ranks **before** this one have the same name? That is the local rank.
     Hint: `dict.fromkeys(hosts)` keeps each name once, in the order in which they come first.
     Afterwards: This is what torchrun, srun and labkit tell each process as LOCAL_RANK, LOCAL_WORLD_SIZE and GROUP_RANK
@@ -301,15 +300,15 @@ def ring_by_hosts(home):
     """Return the ranks in the order of a ring that changes hosts as few times as it can.
 
     `home[r]` is the name of the host that rank r is on, the same list on every rank. Return all ranks in the order in
-    which a ring should visit them, so that it goes **from one host to another as few times** as a ring can, the way
-    back to the first rank included. Any such order will do, but all ranks have to return the same ring: they
-    communicate nothing. The list may be longer than the number of ranks that you have. The check counts how many times
-    the ring changes hosts.
-    Hint: If all ranks of a host follow one another, the ring leaves each host once. It cannot do with less.
+    which a ring should visit them, so that it goes **from one host to another as few times** as a ring can, including
+    the way back to the first rank. Any such order will do, but all ranks have to return the same ring, without
+    communicating. The list may be longer than the number of ranks that you have. The check counts how many times the
+    ring changes hosts.
+    Hint: If all ranks of a host follow one another, the ring leaves each host once. Fewer is impossible.
     Hint: Sort the ranks by their hosts: `sorted(range(len(home)), key=…)`.
     Afterwards: With h hosts the ring changes hosts h times, however many ranks there are. Launchers number the ranks
     host by host for this reason, and NCCL finds such rings by itself, whatever the numbers are. (An order by `set` or
-    `hash` passes here, and not everywhere: processes that are started apart hash texts differently.)
+    `hash` passes here but not everywhere: processes that are started separately hash texts differently.)
     """
     return sorted(range(len(home)), key=lambda r: home[r])
 
@@ -336,12 +335,12 @@ def broadcast_once(x, hosts, root):
     may have different numbers of ranks, their numbers come in any order, and the root may be any of them. Return the
     root's `x` on every rank, by `dist.send` and `dist.recv`, so that **no more than S** bytes go from any host to any
     other. Every rank brings an `x` of the same shape and dtype, which stays as it is.
-    Hint: In each host one rank has it first: the root in its own host, any one you like in the others.
+    Hint: In each host one rank has it first: in the root's host the root, in the others any rank you like.
     Hint: The root sends to that rank of every other host. After that, each of these ranks sends to the others on its
     own host.
     Hint: A rank that is not the first of its host to have it only receives, once.
-    Afterwards: Gloo's broadcast is a tree over the ranks' numbers and does not know where they are. With the ranks in
-    the order of the hosts it does well by luck; with interleaved ranks the same bytes cross several times.
+    Afterwards: Gloo's broadcast is a tree over the ranks' numbers and does not know where the ranks are. With the ranks
+    in the order of the hosts it does well by luck; with interleaved ranks the same bytes cross several times.
     """
     got = x.clone()
     (here,) = [ranks for ranks in hosts if rank in ranks]

@@ -10,7 +10,7 @@ ring, as in lesson 06. How long does the all-reduce take?
 ( ) 129
     > This is S at 25 MB/s: the whole buffer crosses once. In a ring every rank sends 2 (N - 1) chunks of S/N.
 ( ) 96
-    > This is a ring's first half. The all-gather comes after it.
+    > This is the ring's first half. The all-gather comes after it.
 ( ) 257
     > This takes 2 S for the bytes. With four ranks they are 2 · 3/4 S.
 ( ) 386
@@ -29,7 +29,7 @@ from the first host to the second?
     > This would be true if the link's bytes were shared by the two ranks of a host. In a ring, every connection
     carries the same, and now two of them go this way.
 ( ) 1.5 S, as before
-    > Each rank sends as much as before. But to whom? Look which of the four connections leave the host.
+    > Each rank sends as much as before. But to whom? See which of the four connections leave the host.
 (x) 3 S
 ( ) 6 S
     > This counts both directions and all four connections. Only those from rank 0 to 2 and from 1 to 3 go from the
@@ -45,7 +45,7 @@ ranks 0 and 1, to the second?
 ( ) 3 S
     > This would be true if the group's ring went in the order in which you list the ranks.
 ( ) nothing: it raises an error, since the ranks are not in order
-    > Any order is accepted. What does torch do with it?
+    > Any order is accepted, and then changed.
 Why: **1.5 S.** `new_group` sorts the ranks unless it is told `sort_ranks=False` (torch 2.13), and Gloo's ring follows
 the order of the group. So by default it is the launcher that decides: whoever starts the ranks in turn over the hosts
 (Slurm's `--distribution=cyclic`, Open MPI's `--map-by node`) gets the interleaved ring in every collective.
@@ -55,13 +55,13 @@ least_across = ask("""
 Forget the ring. Two hosts with two ranks each, and every rank needs the sum of all four. What is the least that has to
 cross the link, each way?
 ( ) S/2
-    > S/2 would do if half of the sum were enough. Each host lacks what the other one has of every number.
+    > S/2 would be enough if each host needed half of the sum. But for every number it lacks the other host's part.
 (x) S
 ( ) 1.5 S, the ring's
     > The ring sends the least that a **rank** can send. A host has two ranks that can add up among themselves before
     anything leaves.
 ( ) 2 S, since there are two ranks whose buffers have to cross
-    > Nobody needs the two buffers one by one. Their sum is enough, and that has S bytes.
+    > No rank needs the two buffers separately. Their sum is enough, and that has S bytes.
 Why: **S.** Each host adds up what its ranks have. The other host needs this sum, which has S bytes, however many ranks
 it is made of. Less is impossible: every number of the result depends on both hosts.
 """)
@@ -70,13 +70,13 @@ two_cards = ask("""
 Leaders or rails? Count only the time across, not the stages inside a host. First the hosts have one link of 25 MB/s,
 which all connections share. Then each rank has a network card and a link of 25 MB/s of its own. What is true?
 ( ) rails take half as long as leaders, over one link and over two
-    > Over one link, the two connections of rails get half of it each. What counts there is the bytes, and they are S
-    either way.
+    > Over one link, the two connections of rails get half of it each. Only the bytes count there, and they are S either
+    way.
 (x) over one link both take the same time; over two, rails take half as long
 ( ) over one link both take the same time; over two, both take half as long
     > With leaders, one rank of each host sends everything, over its own card. The other card idles.
 ( ) both take the same time, over one link and over two: S bytes have to cross in any case
-    > They have to, but two cards can take half of them each, if both are given something to carry.
+    > They have to, but two cards can take half of them each, if both have something to carry.
 Why: S bytes at 25 MB/s take 129 ms over one link, in however many connections they cross. Over two links, rails send
 S/2 over each, in 64 ms; leaders use one card, and the other one idles. Servers for training have a network card for
 each GPU, and the cards with the same number on all servers are joined: that is called a rail.
@@ -86,18 +86,18 @@ many_hosts = ask("""
 Now 128 hosts with 8 GPUs each. A ring in the order of the hosts sends 2 (N - 1)/N S out of each host. How much less is
 it with the hierarchical way?
 ( ) 8 times less, because eight ranks add up first
-    > This would be true against eight rings that all leave the host. One ring in the order of the hosts leaves each
-    host once, whatever number of ranks is on it.
+    > This would be true if the ring left the host eight times. A ring in the order of the hosts leaves each host once,
+    however many ranks are on it.
 ( ) half as much, nearly as with two hosts
-    > With two hosts of eight it would be 1.88 S against S. Put 128 into 2 (h - 1)/h.
+    > With two hosts of eight it would be S instead of 1.88 S. Put 128 into 2 (h - 1)/h.
 (x) hardly any less
-Why: **Hardly any less**: 2 · 127/128 S against 2 · 1023/1024 S. The bytes differ only where the hosts are few. What
-remains is the number of steps, which grows with the hosts and no longer with all ranks, and that rails use all cards.
+Why: **Hardly any less**: 2 · 127/128 S instead of 2 · 1023/1024 S. The bytes differ only with few hosts. Two advantages
+remain: the number of steps grows with the hosts and no longer with all ranks, and rails use all cards.
 """)
 
 two_by_two = series(
     """
-Two hosts, na and nb, with two GPUs each. A launcher starts one process for each GPU: rank 0, 1, 2, 3, and unless a
+Two hosts, na and nb, have two GPUs each. A launcher starts one process for each GPU: ranks 0, 1, 2 and 3. Unless a
 question says otherwise, ranks 0 and 1 are on na. Each process sets RANK and LOCAL_RANK from what the launcher says.
 What happens?
 """,
