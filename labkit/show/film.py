@@ -100,7 +100,7 @@ class Film:
         panels = max(3, min(PANELS, TILES // max(tiles, 1)))
         if len(shown) > panels:
             shown = shown[: panels - 2] + shown[-2:]
-        return svg.svg(plot.draw([self._draw(k) for k in shown], 2 if self.record.n <= 4 else 1))
+        return svg.svg(plot.draw([self._draw(k) for k in shown], 2 if self.record.n <= 2 else 1))
 
     def _draw(self, step: int) -> plot.Picture:
         n = self.record.n

@@ -56,10 +56,11 @@ def pcie_path(mine, theirs):
     pair.
     Hint: The CPU stands last. What does it mean if the two have different ones?
     Hint: Everything but the last is a switch. If the two have none in common, the path goes through the CPU.
-    Hint: With a switch in common the path turns round at the lowest one. Only if it is the nearest of **both**, it is
-    the only one on the path.
+    Hint: With a switch in common, the path turns round at the lowest such switch. It is the only one on the path if it
+    is the nearest one of **both** devices.
     Afterwards: NCCL finds the same by following every link of the machine and keeping the worst kind on the way
-    (`ncclTopoSetPaths`). It allows GPU Direct RDMA up to PXB, unless NCCL_NET_GDR_LEVEL says otherwise.
+    (`ncclTopoSetPaths`). It allows GPU Direct RDMA up to PXB, unless NCCL_NET_GDR_LEVEL says otherwise; since 2.27 also
+    through a CPU that NVLink-C2C joins to the GPU (Grace).
     """
     if mine[-1] != theirs[-1]:
         return "SYS"
@@ -87,16 +88,17 @@ def _servers(n: int) -> list[Case]:
 def choose_nics(rows):
     """Return the number of each GPU's NIC.
 
-    `rows[g][i]` is the path from GPU g to NIC i of one server, a word of `nvidia-smi topo -m`. Return a list: for each
-    GPU in order the number of its NIC. Take the nearest. From near to far the words are `PIX`, `PXB`, `PHB`, `NODE`,
-    `SYS`. Of several that are equally near take the one that the fewest GPUs before it have taken, and of these the
-    first. Every rank is asked about a different server; six of them are bundled ones.
-    Hint: The alphabet does not know which path is nearer. Write the five words in their order, and use `.index`.
+    `rows[g][i]` is the path from GPU g to NIC i of one server, a word of `nvidia-smi topo -m`. Return a list: the
+    number of each GPU's NIC, in the order of the GPUs. Take the nearest NIC. From near to far, the words are `PIX`,
+    `PXB`, `PHB`, `NODE`, `SYS`. If several NICs are equally near, take the one that the fewest GPUs before this one
+    have taken; if several are left, the first of them. Every rank is asked about a different server; six of them are
+    real ones, bundled with the workbook.
+    Hint: Alphabetical order does not tell which path is nearer. Write the five words in their order, and use `.index`.
     Hint: Keep a list that counts how many GPUs have taken each NIC.
     Hint: Tuples compare from left to right: the smallest (distance, taken, number) is the NIC that you want.
-    Afterwards: NIC i of every server makes **rail** i where the network joins equal numbers through a switch of their
-    own. A GPU that sends through its own NIC stays on its rail; NCCL's rings and trees are built so that the traffic of
-    a channel does.
+    Afterwards: Where the network joins NIC i of every server through a switch of its own, these NICs are **rail** i. A
+    GPU that sends through its own NIC stays on its rail. NCCL builds its rings and trees so that the traffic of each
+    channel does, too.
     """
     order = ["PIX", "PXB", "PHB", "NODE", "SYS"]
     taken = [0] * len(rows[0])
@@ -128,19 +130,18 @@ def tree_parents(place, n):
     Return the parents of node `place` in NCCL's two trees over `n` nodes, as a list of two integers; the root's parent
     is -1.
 
-    **First tree.** Node 0 is the root. For any other let `bit` be the lowest bit that is set in its number. Its parent
-    is the number without `bit` and with the next higher bit set; where that is not below n, it is the number without
-    `bit` alone.
+    **First tree.** Node 0 is the root. For any other node, let `bit` be the lowest bit that is set in its number. Its
+    parent is the number with `bit` cleared and the next higher bit set; if that is not below n, it is the number with
+    only `bit` cleared. The stub has this tree.
 
-    **Second tree.** For even n it is the first one mirrored: node i has the place of node n - 1 - i. For odd n it is
-    shifted by one: node i has the place of node i - 1, and node 0 that of node n - 1.
+    **Second tree.** For even n it is the first one mirrored: node i takes the place of node n - 1 - i. For odd n it is
+    shifted by one: node i takes the place of node i - 1, and node 0 that of node n - 1.
 
-    Every rank is asked about a different node; `n` is not your world's size.
-    Hint: `first` is the first tree already. The second one asks it about another node, and turns the answer back.
-    Hint: Mirrored: ask about n - 1 - place. The answer is a place in the mirror as well: its node is n - 1 - answer. -1
-    stays -1.
+    Every rank is asked about a different node; `n` is not the number of your ranks.
+    Hint: `first` is the first tree. For the second, ask it about a different node, and translate the answer back.
+    Hint: Mirrored: ask about n - 1 - place. The answer is mirrored, too: its node is n - 1 - answer. -1 stays -1.
     Hint: Shifted: ask about (place - 1) % n, and add 1 to the answer, modulo n.
-    Afterwards: So a node that has children in one tree has none in the other: for even n always, for odd n with at most
+    Afterwards: A node that has children in one tree has none in the other: for even n always, for odd n with at most
     one exception. Each half of the buffer takes one tree, and every node's links are busy in both directions.
     """
 
@@ -185,16 +186,16 @@ def pat_sends(place, n, step):
     **farthest** jump first, and all n trees run at once. With d = 2^(L - 1 - step), where L is the number of steps,
     ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …
 
-    What it sends: all chunks that it has by then, if the receiver still lacks them. These are its own chunk and those
-    that came with the jumps before, all of which were longer: the chunks of the ranks 0, 2d, 4d, … after it, modulo n.
+    It sends all chunks that it has by then and that the receiver still lacks. These are its own chunk and those that
+    came with the longer jumps before: the chunks of the ranks 0, 2d, 4d, … after it, modulo n.
     Leave out a chunk whose owner is n or more ranks after the receiver: it would have gone all the way round.
 
     Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks.
-    Hint: Write the distances down for n = 8: 4, 2, 1. In step 0 a rank has its own chunk only.
-    Hint: In step 1 (d = 2) it has its own and the one that came from 4 after it: `place` and `place + 4`.
-    Hint: `range(0, n - d, 2 * d)` are how far the chunks' own ranks are from `place`.
-    Afterwards: Bruck's algorithm has the same steps from near to far: its largest message travels the farthest. PAT
-    turns them round, so that the message with n/2 chunks goes to a neighbour. With less room NCCL sends fewer chunks at
+    Hint: For n = 8 the distances are 4, 2, 1. In step 0, a rank has only its own chunk.
+    Hint: In step 1 (d = 2), it has its own and the one that came from 4 ranks after it: `place` and `place + 4`.
+    Hint: `range(0, n - d, 2 * d)` gives the distances from `place` to the chunks' owners.
+    Afterwards: Bruck's algorithm has the same steps from near to far, so its largest message travels the farthest. PAT
+    reverses them: the message with n/2 chunks goes to a neighbour. With little buffer space NCCL sends fewer chunks at
     a time: the far steps first, then the near trees one after the other.
     """
     steps = (n - 1).bit_length()
@@ -224,7 +225,7 @@ def leaves_node(algorithm, first, second, gpus, nbytes):
     """Return the bytes that each node sends to the outside, a list of floats.
 
     An all-reduce of `nbytes` bytes over several nodes with `gpus` ranks each. `first` and `second` are NCCL's two
-    trees: lists with the parent of each node, -1 at the root. Return a list of floats: for each node how many bytes it
+    trees: lists with the parent of each node, -1 at the root. Return a list of floats: for each node, how many bytes it
     sends to other nodes or to the network's switch.
 
     `"ring"`: one ring through all ranks that leaves each node once; it is the ring of lesson 06. `"tree"`: each half of
@@ -235,8 +236,8 @@ def leaves_node(algorithm, first, second, gpus, nbytes):
     `tree.count(m)` is the number of m's children.
     Hint: With CollNet each of the `gpus` ranks sends its share of the node's sum, nbytes / gpus. All of them together?
     Afterwards: Two nodes are special: the double tree sends S where the ring sends nearly 2 S. So a benchmark on two
-    nodes can show up to twice the network's bandwidth, and force NCCL_ALGO=Ring if you want to test the network. With
-    many nodes tree and ring come out alike, and only a switch that adds up sends half.
+    nodes can show up to twice the network's bandwidth. Force NCCL_ALGO=Ring if you want to test the network. With many
+    nodes, tree and ring send about the same; only with a switch that adds up does a node send half.
     """
     nodes = len(first)
     if algorithm == "ring":
@@ -270,8 +271,8 @@ def ran_as(line):
     """Return the operation, its bytes, the algorithm, the protocol and the number of channels.
 
     `line` is a line of NCCL's log as `NCCL_DEBUG_SUBSYS=TUNING` writes it (version 2.27 and later), with whatever
-    stands before `NCCL INFO`. Rank 0's in the picture is `gpubox:5605:5605 [0] NCCL INFO Broadcast: 1048576 Bytes ->
-    Algo RING proto SIMPLE channel{Lo..Hi}={0..1}`.
+    stands before `NCCL INFO`. In the picture, rank 0's line is `gpubox:5605:5605 [0] NCCL INFO Broadcast: 1048576 Bytes
+    -> Algo RING proto SIMPLE channel{Lo..Hi}={0..1}`.
 
     Return a list: the operation as one of `all-reduce`, `all-gather`, `reduce-scatter`, `broadcast`; the bytes, an
     integer; the algorithm and the protocol in small letters; and **how many** channels it used, an integer.
@@ -280,8 +281,8 @@ def ran_as(line):
     Hint: There are nine words: `AllReduce:`, the bytes, `Bytes`, `->`, `Algo`, the algorithm, `proto`, the protocol,
     and the channels.
     Hint: Channels are counted from Lo to Hi, both included.
-    Afterwards: This is all that NCCL prints of an operation. Which rank talks to which stands in the lines that it
-    prints when it makes the communicator: `nccl_log.read` puts the two together.
+    Afterwards: This is all that NCCL prints about an operation. Which rank talks to which stands in the lines that it
+    prints when it makes the communicator. `nccl_log.read` puts the two together.
     """
     names = {
         "AllReduce": "all-reduce",
@@ -303,12 +304,12 @@ get it. Which fact in these lines explains that?
     ways NCCL has found.
 (x) every connection between the servers is `via NET/AWS Libfabric/0`
 ( ) `P2P/IPC/read`: inside a server the GPUs go through the CPU's memory
-    > P2P means that one GPU reads another one's memory directly. Through the CPU's memory it would be `SHM`.
+    > P2P means that one GPU reads the memory of another directly. Through the CPU's memory it would be `SHM`.
 ( ) `9 -> 0`: the ranks of the two servers alternate in the ring
     > Rank 9 is in the second server, and rank 0 in the first. A ring has to come back once. It would be bad to see
     such lines for most ranks.
 Why: **`/0` in every line.** Behind the network's name stands the number of the card. Cards 1, 2 and 3 do nothing. And
-`/GDRDMA` is missing behind it: the card does not read the GPU's memory itself, every byte takes a detour through the
+`/GDRDMA` is missing behind it: the card does not read the GPU's memory itself, so every byte takes a detour through the
 CPU's memory.
 """)
 
@@ -321,7 +322,7 @@ busbw can an all-reduce over the two servers reach at most?
 ( ) 100
     > These are gigabits. A byte has eight of them.
 ( ) 25
-    > Both directions of a link? busbw counts one of them.
+    > This counts both directions of a link. busbw counts one of them.
 ( ) 6.25
     > An all-reduce sends nearly 2 S, but busbw has this factor in it already (lesson 07).
 ( ) 6.7
@@ -342,7 +343,8 @@ For how many of the seven GPUs in this matrix?
 Why: **2**: GPU2 and GPU3, which are PIX from both cards. The two on the same CPU are NODE away, and the others SYS.
 What they send to another server is copied into the CPU's memory first, or handed to GPU2 or GPU3 over NVLink. (The
 owner of this server found that GPU Direct RDMA was switched off, and got twice the bandwidth with it: nccl-tests issue
-29.)
+29.) Since NCCL 2.27, there is one way through a CPU by default: where NVLink-C2C joins it to the GPU, as in Grace
+servers (`NCCL_NET_GDR_C2C`).
 """)
 
 way_to_a_far_card = ask("""
@@ -381,15 +383,15 @@ collnet_out_of_a_node = ask("""
 switches of the network (SHARP) add up what the nodes send. How much does each node send, as a multiple of S?
 = 1.0 S +- 2 %
 ( ) 1.984
-    > In a ring a node hands on the sums of others and then their totals. The switch does that here.
+    > In a ring, a node passes on the sums of others and then their totals. Here the switch does that.
 ( ) 2
     > It sends S and receives S. One direction of its links carries one S.
 ( ) 8
     > The node adds up inside first: each GPU sends an eighth.
 ( ) 0.0625
-    > Each node brings a whole buffer. Nobody else has its sum.
-Why: **1 S**, and it receives S. A node sends its sum once. The switch adds all 16 up and sends the total to each.
-Nobody has to hand anything on. CollNet direct takes four steps here, and just as many with 1,000 nodes. CollNet chain
+    > Each node brings a whole buffer. No other node has its sum.
+Why: **1 S**, and it receives S. A node sends its sum once. The switch adds all 16 up and sends the total to each. No
+node has to pass anything on. CollNet direct takes four steps here, and just as many with 1,000 nodes. CollNet chain
 hands the sum from GPU to GPU inside a node: 7 steps, one to the switch, and the same way back.
 """)
 
@@ -398,7 +400,7 @@ steps_of_nvls = ask("""
 from the switch is a step?
 = 4.0 +- 1 %
 ( ) 2
-    > Up to the switch and down again, twice: GPU r gets the sum before it goes to everybody.
+    > The data goes up to the switch and down again twice: GPU r gets the sum before it goes to all GPUs.
 ( ) 14
     > 2 · ⌈log2 72⌉ = 14 would be a tree. The switch is joined to all of them at once.
 ( ) 142
@@ -417,7 +419,7 @@ again in the same process group. What happens?
     > That is true of the settings that NCCL keeps once per process, such as the number of channels. This one is read
     more often.
 ( ) the ranks hang, because they disagree
-    > They would if they chose differently. All set the same, and none of them looks.
+    > They would if they chose differently. All ranks set the same value, and none of them reads it now.
 Why: **Nothing, before a new group.** NCCL reads `NCCL_ALGO` and `NCCL_PROTO` when it makes a communicator, and prices
 all algorithms then (`graph/tuning.cc`). torch makes a group's communicator at the group's first operation, at the
 latest. So `dist.new_group()` switches them in a running program.
@@ -436,7 +438,7 @@ Between nodes, as these two are for NCCL, a thread of the CPU also looks at ever
     > That is what the flags alone would cost, and what NCCL's own table in that log expects: 1.2 GB/s instead of 2.4.
 (x) more than five times as long
 Why: **195.8 ms, 5.5 times as long** (published, eunomia-bpf/nccl-eBPF). Flags double the bytes, and NCCL's tables
-expect just that (the one that was recorded on the H200, too: 0.8 GB/s for an all-reduce with Simple, 0.4 with LL). In
-the published run LL was slower still. A forced setting holds for *all* sizes and operations. Use it to find out
+expect just that (so does the table that was recorded on the H200: 0.8 GB/s for an all-reduce with Simple, 0.4 with
+LL). In the published run LL was slower still. A forced setting holds for *all* sizes and operations. Use it to find out
 something, not in production.
 """)
