@@ -49,15 +49,15 @@ MEMORY_SLIPS = {
 def stage_memory(layers, width, tokens, data, tensor, pipe, micro, zero, sequence):
     """Return the bytes that a GPU of the first stage holds, by kind.
 
-    A transformer has `layers` layers with 12 times `width` squared weights each; leave everything else out. It is cut
-    by `tensor` and `pipe`, and there are `data` copies. A batch of `tokens` tokens is shared by the copies, and each
+    A transformer has `layers` layers with 12 times `width` squared weights each; ignore everything else. It is cut by
+    `tensor` and `pipe`, and there are `data` copies. A batch of `tokens` tokens is shared by the copies, and each
     copy cuts its share into `micro` equal micro-batches.
 
     A weight takes 2 bytes, its gradient 2, and Adam's states 12. ZeRO shards over the `data` copies: with `zero` 1 the
     states, with 2 the gradients too, with 3 also the weights.
 
-    For the backward pass a layer keeps 34 bytes for each token and each number of the width. Tensor parallelism cuts 24
-    of these, and with `sequence` parallelism all 34 are cut. The pipeline runs 1F1B: its first stage keeps the
+    For the backward pass, a layer keeps 34 bytes for each number of each token's width. Tensor parallelism cuts 24 of
+    these, and with `sequence` parallelism all 34 are cut. The pipeline runs 1F1B: its first stage keeps the
     activations of at most `pipe` micro-batches at once.
 
     Return a dict with the bytes that a GPU of the **first** stage holds: `"weights"`, `"gradients"`, `"optimizer"` and
@@ -205,7 +205,7 @@ def leaves_host(groups, size, per_host):
     in is not counted. Communicate nothing.
     Hint: Go round each ring: a rank, and the one that follows it. `zip(ranks, ranks[1:] + ranks[:1])` has the pairs.
     Hint: Only a pair in two different hosts counts, for the host that sends. Keep a dict from host to bytes.
-    Hint: In the end take the largest value, and 0 where there is none.
+    Hint: In the end take the largest value, or 0 if there is none.
     Afterwards: A ring leaves a host as many times as its order makes it, and at least once if it has members elsewhere.
     NCCL looks for rings that leave each host once, and uses several at a time, so that all NICs are busy.
     """
@@ -224,7 +224,8 @@ longer_pipeline = ask("""
 runs 1F1B, and a micro-batch stays one sequence. What happens to the **activations** that a GPU of the first stage holds
 at most?
 ( ) they halve: a stage has half as many layers
-    > It has. But it waits longer for the first micro-batch to come back, and meanwhile it takes in more of them.
+    > It does have half as many. But it waits longer for the first micro-batch to come back, and takes in more of them
+    meanwhile.
 (x) they stay the same
 ( ) they double: twice as many micro-batches are under way
     > That would be true if a stage kept all of its layers.
@@ -236,9 +237,9 @@ dimensions, only tensor makes these smaller.
 """)
 
 team_of_a_trillion = ask("""
-A transformer of 1,009 billion parameters on 1,024 GPUs of 80 GB, in mixed precision: 2 bytes a weight, 2 a gradient, 12
-for Adam's states. ZeRO-1 shards the states over the copies. Leave activations out. At least how many GPUs have to share
-one copy (tensor times pipe), if the number is a power of two?
+A transformer of 1,009 billion parameters on 1,024 GPUs of 80 GB, in mixed precision: for each parameter 2 bytes of
+weight, 2 of gradient, 12 of Adam's states. ZeRO-1 shards the states over the copies. Leave activations out. At least
+how many GPUs have to share one copy (tensor times pipe), if the number is a power of two?
 = 64.0 +- 0 %
 ( ) 256
     > That would be true without ZeRO: 16 x 1,009 / 80 = 202 GPUs, and the next power of two.
@@ -249,16 +250,16 @@ one copy (tensor times pipe), if the number is a power of two?
 ( ) 16
     > 16 GPUs have 1,280 GB, and weights and gradients alone take 4,036.
 ( ) 1024
-    > That would be one copy. With 1,024 GPUs there is room for more than that.
+    > That would be a single copy. There is room for more than one.
 Why: **64.** With ZeRO-1 the states are spread over all 1,024 GPUs, however large a team is: a GPU has 1/team of them,
 divided by 1,024/team copies. That is 12 x 1,009 / 1,024 = 11.8 GB, which leaves 68.2 GB for weights and gradients: 4 x
 1,009 / 68.2 = 59.2 GPUs, and the next power of two is 64. Activations will need more.
 """)
 
 trade_data_for_pipe = ask("""
-A trillion parameters on 1,024 GPUs, 1,024 sequences a step, one sequence a micro-batch. You change data 8 x tensor 8 x
-pipe 16 into data 2 x tensor 8 x pipe 64. The pipeline is four times as long. What happens to the bubble, as a part of
-the time?
+A trillion parameters on 1,024 GPUs, 1,024 sequences per step, one sequence per micro-batch. You change data 8 x tensor
+8 x pipe 16 into data 2 x tensor 8 x pipe 64. The pipeline is four times as long. What happens to the bubble, as a part
+of the time?
 ( ) it becomes about four times as large
     > That would be true if the number of micro-batches stayed as it was. But with a quarter of the copies, each copy
     has four times as many.
@@ -266,7 +267,7 @@ the time?
 ( ) it becomes about a quarter
     > Four times as many micro-batches do that. But there are also four times as many stages to fill.
 ( ) it becomes sixteen times as large
-    > That would be true if the copies went and their sequences went with them. The batch stays.
+    > That would be true if each copy had a quarter of the micro-batches. It has four times as many: the batch stays.
 Why: About the same: 15/143 and 63/575, 10.5 and 11.0 %. A copy has rows/data micro-batches, so the bubble is roughly
 pipe x data / rows, and pipe x data is 128 either way: the number of GPUs divided by tensor. What shrinks the bubble is
 a larger batch, fewer GPUs, or a larger tensor dimension.
@@ -281,7 +282,7 @@ is right, from the most bytes that a GPU sends in a training step to the fewest?
     the gradients of all weights are less than the activations that travel for these tokens.
 (x) tensor, expert, data, pipe
 ( ) expert, tensor, data, pipe
-    > A token is sent to two experts, four times in each layer. But only a GPU's own tokens are: an eighth of those
+    > A token is sent to two experts, four times in each layer. But a GPU sends only its own tokens: an eighth of those
     that tensor parallelism all-reduces.
 ( ) tensor, pipe, expert, data
     > A pipeline also sends activations, but only where one stage ends: once forward and once back, and not in each of
@@ -300,9 +301,9 @@ host A send to host B in a training step?
 ( ) 6.3
     > That is one rank's part. Host A has two ranks, and both of them send.
 ( ) 25.2
-    > This counts both directions, or all 192 rows for each copy. What B sends to A is not counted.
+    > This counts both directions, or all 192 rows for each copy. The question is only what A sends to B.
 ( ) 3.15
-    > Those would be the gradients. Or is it one rank, and two all-reduces a layer? There are four.
+    > That is about what the gradients would be. Or is it one rank, and two all-reduces per layer? There are four.
 ( ) 1.57
     > Is this one all-reduce in each layer? There are four, two forward and two back, on two ranks.
 Why: **12.6 MB.** The activations of a copy are 96 x 8 x 128 numbers of 4 bytes, 393 kB. An all-reduce between two ranks
@@ -340,11 +341,11 @@ GB does each GPU send along data in a training step?
 ( ) 12.5
     > That is ZeRO-1: one reduce-scatter and one all-gather in the whole training step.
 ( ) 18.7
-    > That is for one micro-batch. There are 64, and none of them finds the weights of the last one.
+    > That is for one micro-batch. There are 64, and each of them gathers the weights again.
 ( ) 799
     > This has the two gathers. The gradients are scattered for each micro-batch as well.
 ( ) 1599
-    > An all-gather among 4 sends 3/4: nobody sends to itself.
+    > An all-gather among 4 sends 3/4: no rank sends to itself.
 Why: **1,199 GB.** A GPU's part of the model is 66.6 / 16 = 4.16 billion weights, 8.3 GB. An all-gather or a
 reduce-scatter among 4 sends 3/4 of that: 6.2 GB. There are 3 of them for each of 64 micro-batches: 192. With ZeRO-1
 there are 2 in the whole step, 12.5 GB. (The planner says 1,240 for the first stage, which also has the embeddings.)

@@ -45,8 +45,8 @@ def fewest_micro(rows, data, pipe, most):
     few sequences for that. Communicate nothing.
     Hint: A copy has `rows // data` sequences. Try 1, 2, 3 … micro-batches, and skip what does not divide that.
     Hint: The first one whose bubble is at most `most` is the answer. If the loop ends without one, return None.
-    Afterwards: More micro-batches shrink the bubble, and each of them costs a message over every boundary, and smaller
-    products that a GPU computes less well. Beyond one sequence a micro-batch there is nothing left to cut.
+    Afterwards: More micro-batches shrink the bubble. But each of them costs a message over every boundary, and a GPU
+    computes smaller products less efficiently. With one sequence per micro-batch there is nothing left to cut.
     """
     mine = rows // data
     for micro in range(1, mine + 1):
@@ -92,9 +92,9 @@ WRONG_SLIPS = {
 def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro):
     """Return the names of everything that is wrong with a plan, in the order of the card.
 
-    A model has `layers` layers and `heads` heads in each; a batch has `rows` sequences. There are `gpus` GPUs,
+    A model has `layers` layers with `heads` heads each; a batch has `rows` sequences. There are `gpus` GPUs,
     `per_host` in each host. A plan says `data`, `tensor`, `pipe` and `micro`, the number of micro-batches into which
-    each copy cuts its share. Tensor parallelism is the dimension of neighbours.
+    each copy cuts its share. The ranks of a tensor group are neighbours.
 
     Return a list of what is wrong, in this order: `"gpus"` if the mesh does not use exactly all GPUs; `"heads"` if the
     heads cannot be shared equally along tensor; `"layers"` if the stages cannot have equally many layers; `"rows"` if
