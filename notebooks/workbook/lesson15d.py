@@ -56,10 +56,10 @@ def served(arrives, takes):
 
     Messages come to a link at the moments `arrives`, in any order, and the i-th of them keeps it busy for `takes[i]`
     seconds; both are float64 tensors of the same length, which may be 0. The link serves **one message at a time, in
-    the order of their arrival**; of two that come at the same moment, the one that is first in the list. Return a
-    float64 tensor: the moment at which each message has passed, in the order of the **list**. Every rank has a queue of
-    its own. Communicate nothing.
-    Hint: Keep one number: the moment from which on the link is free.
+    the order of their arrival**; of two that come at the same moment, the one that is first in the list goes first.
+    Return a float64 tensor: the moment at which each message has passed, in the order of the **list**. Every rank has a
+    queue of its own. Communicate nothing.
+    Hint: Keep one number: the moment from which the link is free.
     Hint: A message begins when it is there **and** the link is free: `max(free, arrives[i])`.
     Hint: Go through `arrives.argsort(stable=True)`, and write the end to place i, not to the next place.
     Afterwards: This rule is all that an event does in the simulation. It is applied to all links at once: the first
@@ -95,7 +95,7 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     """Return the seconds that a hierarchical all-reduce takes.
 
     `hosts` hosts of `gpus` ranks all-reduce `nbytes` bytes in three parts, one after the other: a reduce-scatter round
-    a ring in each host; then each rank all-reduces its part round a ring with the ranks of the same place in the other
+    a ring in each host; then each rank all-reduces its part round a ring with the ranks in the same place of the other
     hosts; then an all-gather round a ring in each host. A message inside a host takes `near` seconds and its bytes /
     `nvlink`, one between hosts `far` seconds and its bytes / `nic`. Every rank has a NIC of its own and all begin
     together. Return the seconds that it takes, a float.
@@ -104,7 +104,7 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     Hint: In a host the ring has `gpus` ranks and the buffer `nbytes`. Between hosts it has `hosts` ranks; what is the
     buffer there?
     Hint: Between hosts: 2 (hosts - 1) rounds of `nbytes / gpus / hosts` bytes.
-    Afterwards: 2 (hosts - 1) latencies are cheap for 16 hosts and dear for 12,500. The bytes between hosts hardly
+    Afterwards: 2 (hosts - 1) latencies are little for 16 hosts and a lot for 12,500. The bytes between hosts hardly
     change: 2 S / gpus / nic, whatever the number of hosts.
     """
     part = nbytes / gpus
@@ -119,7 +119,7 @@ def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
     minutes=4,
     inputs=options(
         "hiccup ranks",
-        ("one rank waits for nobody", 1.0, 1),
+        ("one rank waits for no other", 1.0, 1),
         ("two ranks", 0.02, 2),
         ("10 ranks", 3.0, 10),
         ("1,000 ranks", 0.02, 1000),
@@ -132,12 +132,12 @@ def expected_wait(hiccup, ranks):
     """Return the seconds that a rank waits for the slowest, on average.
 
     In every step each of `ranks` ranks computes for the same time, and then has a hiccup, exponentially distributed, of
-    `hiccup` seconds on average, independently of the others. Nobody goes on before the slowest is done. Return how long
-    **a rank waits on average**, in seconds, to full precision: no drawing, no logarithm. The slowest of N such hiccups
-    takes, on average, one hiccup times 1 + 1/2 + … + 1/N.
+    `hiccup` seconds on average, independently of the others. No rank goes on before the slowest is done. Return how
+    long **a rank waits on average**, in seconds, to full precision: no drawing, no logarithm. The slowest of N such
+    hiccups takes, on average, one hiccup times 1 + 1/2 + … + 1/N.
     Hint: A rank is done, on average, after one hiccup. The slowest is done after 1 + 1/2 + … + 1/N of them.
-    Hint: The difference of the two is what is asked for.
-    Afterwards: At 100,000 ranks this is 11.1 hiccups, at 1,000 ranks 6.5. A hundred times as many ranks cost 4.6
+    Hint: Return the difference of the two.
+    Afterwards: With 100,000 ranks this is 11.1 hiccups, with 1,000 ranks 6.5. A hundred times as many ranks cost 4.6
     hiccups more, the logarithm of 100.
     """
     return hiccup * sum(1 / k for k in range(2, ranks + 1))
@@ -168,7 +168,7 @@ def steps_between_checkpoints(mtbf, ranks, save, step):
     checkpoints, √(2 · C · M) seconds of work waste the least (Young, Daly), C being what a checkpoint costs and M the
     mean time between failures **of the job**. Return the number of **steps** between two checkpoints, rounded to a
     whole number (`round`), 1 at least.
-    Hint: 100,000 ranks of which each fails every five years: how often does **one of them** fail?
+    Hint: Each of 100,000 ranks fails every five years. How often does **any** of them fail?
     Hint: M = `mtbf / ranks`; then √(2 · `save` · M) seconds, divided by `step`.
     Afterwards: Four times the ranks halve the interval. At 100,000 ranks that fail every five years it is about seven
     minutes with a checkpoint of a minute, and then a sixth of the time is lost to saving and to work done twice.
@@ -197,7 +197,7 @@ def _orders(n: int) -> list[Case]:
             "in order, from the middle of a switch",
             {"leaf": 4, "nbytes": 24.0},
         ),
-        Case([rng.permutation(48) for _ in range(n)], "by chance", {"leaf": 16, "nbytes": 1e6}),
+        Case([rng.permutation(48) for _ in range(n)], "in random order", {"leaf": 16, "nbytes": 1e6}),
         Case([np.arange(6) for _ in range(n)], "one switch", {"leaf": 32, "nbytes": 60.0}),
         Case([rng.permutation(10) for _ in range(n)], "one host a switch", {"leaf": 1, "nbytes": 100.0}),
     ]
@@ -219,10 +219,10 @@ def bytes_over_the_spine(order, leaf, nbytes):
     `nbytes` bytes around this ring, one rank a host. Return, as a float, how many bytes go **up to the spine** in all,
     that is from a host to one below a different leaf switch. Every rank has an `order` of its own. Communicate nothing.
     Hint: The leaf switch of host h is `h // leaf`.
-    Hint: Each host sends 2 S (n - 1) / n bytes, all of them to the next one in the ring.
+    Hint: Each host sends 2 S (n - 1) / n bytes, all of them to the next host in the ring.
     Hint: Count the places where `switch` differs from `switch.roll(-1)`.
-    Afterwards: In order, a ring of n hosts crosses n / leaf times, and by chance nearly n times: with 32 hosts below a
-    switch about 30 times as many bytes go over the spine.
+    Afterwards: In order, a ring of n hosts crosses n / leaf times, and in random order nearly n times: with 32 hosts
+    below a switch, about 30 times as many bytes go over the spine.
     """
     switch, n = order // leaf, len(order)
     crossing = (switch != switch.roll(-1)).sum().item()
@@ -230,7 +230,7 @@ def bytes_over_the_spine(order, leaf, nbytes):
 
 
 three_quarters_lost = ask("""
-100,000 GPUs compute for 2 s a step, then all-reduce 14 GB of gradients round one long ring. The job saves every 30
+100,000 GPUs compute for 2 s per step, then all-reduce 14 GB of gradients round one long ring. The job saves every 30
 minutes of work, which takes a minute. Each GPU fails once in 5.8 years, on average; noticing it and starting again
 takes 10 minutes. The GPUs spend about a quarter of their time on computing that counts. What takes **most** of the
 rest?
@@ -238,9 +238,9 @@ rest?
     > 14 GB sound like much, but N cancels out of the bytes: inside and between hosts together they take about 1 % of
     the time.
 ( ) the latency of the ring's 199,998 rounds
-    > It is almost a second a step, and 12 % of the whole: a lot, but not most.
+    > It is almost a second per step, and 12 % of the whole: a lot, but not most.
 ( ) waiting for the slowest GPU
-    > It takes 2 % of the whole. The times of the GPUs scatter by 40 ms only.
+    > It takes 2 % of the whole. The GPUs' times scatter by only 40 ms.
 (x) failures: work that is lost, and starting again
 Why: **Failures**: work done twice and starting again take more than half of the time. One GPU fails once in 5.8 years.
 A hundred thousand of them fail so often that a job that saves every 30 minutes loses much of what it does.
@@ -283,7 +283,7 @@ order**. How long do these bytes take now, with their waiting in queues?
     > In order, 31 of 32 hosts send to a neighbour below the same switch. In random order nearly all of them send to a
     host below a different one, over the few links up.
 ( ) about 4 times as long
-    > This would be so if the messages were spread evenly: four NICs to a link. They are not, and the busiest link
+    > This would be true if the messages were spread evenly: four NICs to a link. They are not, and the busiest link
     decides.
 (x) about 9 times as long
 ( ) about 32 times as long
@@ -301,8 +301,8 @@ oversubscribed 4:1, which one takes longer?
 ( ) PAT
     > PAT's far messages are small: what has to share the spine is a single chunk in the farthest round.
 ( ) both take as long: same rounds, same bytes
-    > This is right on a network that has as many links above the leaf switches as below. Oversubscribed, it counts
-    which bytes go far.
+    > This is right on a network that has as many links above the leaf switches as below. On an oversubscribed one it
+    matters which bytes go far.
 Why: **Bruck's**: its large messages go far, and queue for the spine. The formula α · rounds + β · bytes cannot tell the
 two apart. That is why NCCL's PAT goes from far to near (arXiv 2506.20252).
 """)
@@ -329,9 +329,9 @@ hardware, 100,000 GPUs: how long does the job run between two interruptions, on 
 ( ) 186
     > This is the job of 16,384 GPUs. With more GPUs something fails more often.
 ( ) 1130
-    > The wrong way round: more GPUs fail more often, not less.
+    > This is the wrong way round: more GPUs fail more often, not less.
 ( ) 0.507
-    > In minutes, please: this is hours.
+    > This is in hours. The question asks for minutes.
 Why: **30 minutes.** 54 days / 419 = 3.1 hours, on 16,384 GPUs. With 6.1 times as many it is 6.1 times shorter. Per GPU
 that is one interruption in 54 days × 16,384 / 419 = 5.8 years, whatever caused it: the GPU, its host, the network or
 the software. A hundred thousand GPUs turn years into minutes.
@@ -346,7 +346,7 @@ background, so that the job stands still for **5 s** in place of 60. What become
 ( ) it gets 12 times shorter
     > The interval goes with the root: √(2 · C · M), and √12 = 3.5.
 ( ) it gets longer
-    > Longer intervals lose more work at each failure. Cheap checkpoints are for short ones.
+    > Longer intervals lose more work at each failure. Cheap checkpoints allow short ones.
 Why: **3.5 times shorter**: √(60 / 5). Half of the gain comes from cheaper saving, the other half from losing less: at
 the best interval the job spends about as much on checkpoints as on lost work.
 """)
@@ -360,9 +360,9 @@ switches are oversubscribed 4:1. You may repair **one** thing. Which one brings 
     > With PAT the queues take less than 1 % of the time.
 (x) a restart of 120 s instead of 600 s
 ( ) a checkpoint of 5 s instead of 60 s
-    > This is the second best: about 10 points. But every one of some 800 failures also costs 600 s until all work
+    > This is the second best: about 10 points. But every one of some 800 failures also costs 600 s until all GPUs work
     again.
-Why: **The restart**: about 14 points. At one failure in 30 minutes, 10 minutes of standing still are a quarter of the
-time. Spare hosts that wait, a fast time-out, communicators that are set up quickly: at this size, that is where the
-speed is.
+Why: **The restart**: about 14 points. With a failure every 30 minutes, standing still for 10 minutes takes a quarter of
+the time. At this size, speed comes from spare hosts that wait, a fast time-out, and communicators that are set up
+quickly.
 """)
