@@ -97,12 +97,12 @@ def horovod_step(parameters, lr, passes):
 
     Horovod all-reduces each gradient with its default operation, leaves the result in `p.grad`, and updates the weights
     with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has the `grad` None.
-    Other ranks may have used it, so Horovod takes zeros for it. Return nothing.
+    Other ranks may have used it, so Horovod sends zeros for it. Return nothing.
 
     The picture starts from a gradient on each rank, weights of 0 and 1, and `lr=0.5`. It shows what they become: the
     weights, then the gradient.
     Hint: What is the default operation of `hvd.allreduce`? And how many calls does each rank have to make?
-    Hint: Every rank makes one all-reduce for each parameter, also for one whose `grad` is None: with zeros.
+    Hint: Every rank makes one all-reduce for each parameter. For one whose `grad` is None it sends zeros.
     Hint: `dist.all_reduce(p.grad)`, `p.grad /= world_size`, and `p -= lr * p.grad` under `torch.no_grad()`.
     Afterwards: The gradients of several passes are added up, and only the ranks are averaged: with twice as many
     passes, the same learning rate takes steps twice as long. A translation that divides by `passes` trains differently.
@@ -270,8 +270,8 @@ def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
     It may be called **in place**: then `recvbuff` is not memory of its own but rank r's part of `sendbuff`. Return
     nothing.
     Hint: How many elements of `sendbuff` take part, and how many come back?
-    Hint: Cut `sendbuff[: world_size * recvcount]` into parts of `recvcount` elements. Is it sure that
-    `dist.reduce_scatter` leaves its inputs alone, and what if `recvbuff` is one of them?
+    Hint: Cut `sendbuff[: world_size * recvcount]` into parts of `recvcount` elements. Does `dist.reduce_scatter` always
+    leave its inputs alone? What if `recvbuff` is one of them?
     Hint: Clone what takes part, `split(recvcount)`, reduce-scatter into a new tensor, and copy that into
     `recvbuff[:recvcount]`.
     Afterwards: torch's tensors know their lengths, so a wrong length raises an error. A wrong count in C does not: it
@@ -406,8 +406,8 @@ r holds r. MPI: `team.Bcast(x, root=1)`. Translated: `dist.broadcast(x, src=1, g
 ( ) MPI: both hold 3; torch: both hold 2
     > That would be true if torch took a rank that is not there for the first one of the group.
 Why: MPI's root 1 is member 1 of the part: rank 3 of the world. torch's `src=1` is rank 1 of the world, which is not in
-the group, so torch raises an error. That was luck: in the part of ranks 0 and 1 both mean the same rank, and in one of
-ranks 1 and 2 the translation runs and broadcasts the wrong tensor. Write `group_src=1`.
+the group, so torch raises an error. The error is luck: in a part of ranks 0 and 1, both calls mean the same rank; in a
+part of ranks 1 and 2, the translation runs and broadcasts the wrong tensor. Write `group_src=1`.
 """)
 
 nccls_count = ask("""
@@ -419,20 +419,20 @@ program in C pass as the count: `ncclReduceScatter(x, out, count, ncclFloat, ncc
 ( ) 16000
     > The count is in elements, not in bytes, and the type says how large one is.
 ( ) 64000
-    > All ranks' bytes? The count is of one rank, and in elements.
+    > This counts all ranks' bytes. The count is for one rank, and in elements.
 Why: 1,000: `recvcount`, the elements that **one rank** receives. `ncclAllGather` takes `sendcount`, what one rank
-sends, and `ncclAllReduce` the elements of the whole buffer. MPI's `MPI_Reduce_scatter_block` counts alike.
+sends, and `ncclAllReduce` the elements of the whole buffer. MPI's `MPI_Reduce_scatter_block` counts the same way.
 """)
 
 on_tensorflows_cpus = ask("""
 Which of the phrasebook's collectives does TensorFlow 2.21 have for workers on CPUs?
 ( ) all: they are in `tf.raw_ops`
-    > Some have no operation there at all, and for one of those that do, a CPU has no implementation.
+    > Some are missing there, and one that is there has no implementation for CPUs.
 ( ) broadcast, all-reduce and all-gather; nothing else
     > These three are what `tf.distribute` uses. There is one more.
 (x) broadcast, all-reduce, all-gather and all-to-all; no reduce-scatter
 ( ) broadcast, all-reduce, all-gather and reduce-scatter; no all-to-all
-    > It is the other way round: a CPU has an implementation of all-to-all, and none of reduce-scatter.
+    > It is the other way round: there is an implementation of all-to-all for CPUs, and none of reduce-scatter.
 Why: Broadcast, all-reduce, all-gather and all-to-all. `tf.raw_ops.CollectiveReduceScatterV2` exists, but on CPUs it
 finds no implementation, and this error ends all collectives of the program. Gather, scatter, reduce to one worker, send
 and receive have no call at all.
@@ -440,7 +440,7 @@ and receive have no call at all.
 
 false_friends = series(
     """
-Five false friends. What is each in torch, or what does it do?
+Here are five false friends. What is each in torch, or what does it do?
 """,
     word_average="""
 `hvd.reducescatter(x)` in Horovod is, in torch:

@@ -12,7 +12,8 @@ from labkit.show.table import cell, row, table
 from workbook.tools.elsewhere import programs
 from workbook.tools.elsewhere.ten_lines import expected, find, read, ten_lines
 
-LINES = "line-height: 1.35; padding: 4px; margin: 0 0 6px; overflow-x: auto"
+MONO = "font-family: monospace"
+LINES = f"{MONO}; line-height: 1.35; padding: 4px; margin: 0 0 6px; overflow-x: auto"
 
 
 class Elsewhere:
@@ -84,7 +85,8 @@ class Elsewhere:
         rows = []
         for call, cells in self._rows:
             kind, span = ("held", 1) if call in self.told.ran else ("absent", n)
-            rows.append(row(escape(call), [cell(escape(c), kind, span) for c in cells]))
+            said = [f"<span style='{MONO}'>{escape(c)}</span>" for c in cells]
+            rows.append(row(escape(call), [cell(each, kind, span) for each in said]))
         columns = ["call", *(f"rank {r}" for r in range(n))]
         remedy = markdown.html(self.remedy) if self.remedy else ""
         return (

@@ -55,9 +55,9 @@ class Phrasebook:
 
     @property
     def traps(self) -> list[str]:
-        """The traps that are about one of the columns."""
-        shown = {tongue.name for tongue in self.tongues}
-        return [text for names, text in TRAPS if shown & set(names)]
+        """The traps of these columns, each with the systems that it is about: "NCCL: **In place** means …"."""
+        about = [([t.title for t in self.tongues if t.name in names], text) for names, text in TRAPS]
+        return [f"{', '.join(titles)}: {text}" for titles, text in about if titles]
 
     def __repr__(self) -> str:
         lines = []
