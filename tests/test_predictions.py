@@ -171,7 +171,7 @@ def test_the_answer_is_that_of_the_backend_which_runs_and_the_other_ones_is_told
             if locked is not None:
                 asked.lock(locked)
             told = repr(asked.reveal())
-            assert told.startswith("You have" if locked is None else "✓" if locked == answer else "✗")
+            assert told.startswith("No prediction" if locked is None else "✓" if locked == answer else "✗")
             assert others in told
             assert ("Gloo" if running else "NCCL") in others
 
