@@ -76,7 +76,7 @@ forbidden | sends messages | It calls dist.isend
 
 all_reduce_by_puts = """
 wrong | does not clear its window | on ranks 0, 1 element 0 in result[1] is 22 | window.mine.zero_() →
-wrong | clears while others add | and should be | window.fence()  # nobody adds before all are zero →
+wrong | clears while others add | and should be | window.fence()  # no rank adds before all are zero →
 wrong | reads the sums before the fence | before the fence | window.fence()  # the sums are complete →
 wrong | flushes, and takes a part of the sum for all of it | before the fence
     window.fence()  # the sums are complete → window.flush()

@@ -140,7 +140,7 @@ class Moves(Picture):
         """Return an update that was lost, if possible one of equal numbers. Raises `LabError` where none was seen."""
         if not self.updates_lost:
             raise LabError(
-                "No rank wrote over what another one had written since it read: no update is seen to be lost. "
+                "No update was lost: no rank overwrote a number that another rank had written after it read. "
                 "Run the cell again, with more rounds."
             )
 

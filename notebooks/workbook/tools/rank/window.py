@@ -64,7 +64,7 @@ class Window:
     # -- what a learner calls -----------------------------------------------------------------------------------
 
     def put(self, values: Any, to: int, at: int = 0) -> None:
-        """Hand over numbers that shall stand in rank `to`'s window, from place `at` on; they are copied at once."""
+        """Hand over numbers to write into rank `to`'s window, from place `at` on; they are copied at once."""
         self._hand("put", values, to, at)
 
     def accumulate(self, values: Any, to: int, at: int = 0) -> None:
@@ -72,7 +72,7 @@ class Window:
         self._hand("accumulate", values, to, at)
 
     def get(self, of: int, at: int = 0, size: int | None = None) -> Tensor:
-        """Return a copy of what stands in rank `of`'s window, from place `at` on: `size` numbers, or all of them."""
+        """Return a copy of what is in rank `of`'s window, from place `at` on: `size` numbers, or all of them."""
         self._there(of, at, 0)
         size = len(self.mine) - at if size is None else size
         self._there(of, at, size)
@@ -203,8 +203,8 @@ class Window:
             except (BlockingIOError, PermissionError):  # both are "taken"
                 if monotonic() > until:
                     raise LabError(
-                        f"Rank {self._me} has waited {seconds(self.patience)} for {why()}. Release every lock that is "
-                        "taken, also where an error ends the lines between: with window.lock(…): does."
+                        f"Rank {self._me} has waited {seconds(self.patience)} for {why()}. Release every lock that you "
+                        "take, even if an error comes in between: with window.lock(…): does that."
                     ) from None
                 os.sched_yield()
 
@@ -228,7 +228,7 @@ def open_window(size: int, dtype: torch.dtype = torch.float32) -> Window:
     all ranks share.
     """
     if not isinstance(size, int) or size < 1:
-        raise LabError(f"A window has at least one number, and {size!r} is no such size. Write open_window(4).")
+        raise LabError(f"A window has at least one number, not {size!r}. Write open_window(4).")
     shell = get_ipython()
     if shell is not None and _begin not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", _begin)
