@@ -383,7 +383,7 @@ On NCCL: 4 MiB
     > That would be true if rank 0 served all three itself. It sends to one neighbour, which passes the tensor on.
 Why: 4 MiB. NCCL passes a broadcast on along its **ring**: rank 0 sends the tensor once, to its neighbour, and each rank
 but the last one sends it once, too. It travels in pieces, so that all links work at the same time. (From NCCL's source.
-The kernel's counters see this only where NCCL uses the network.)
+This is counted only where NCCL uses the network.)
 Elsewhere: **With Gloo**, on CPUs, it is 8 MiB: rank 0 sends to ranks 1 and 2, and rank 1 passes the tensor on to
 rank 3. That is a binomial tree, and the root sends in each of its ⌈log2 N⌉ steps.
 """)

@@ -27,7 +27,7 @@ Four ranks all-gather: each brings a tensor of 1 MiB, and each ends with all fou
 Why: It sends 3 MiB. Each rank lacks three of the four tensors, so it receives 3 MiB. All that is received has been
 sent, so ranks send 3 MiB on average as well. With N ranks and D bytes from each it is D (N - 1).
 
-The matrix shows how, where the kernel can count: every rank sends to the next one only. It passes its own tensor on,
+The matrix shows how, where bytes can be counted: every rank sends to the next one only. It passes its own tensor on,
 then the one that has just come in, and so on round the ring. No rank sends more than any other.
 """)
 
@@ -62,7 +62,7 @@ Why: None of them. NCCL has a true reduce-scatter, in which each rank sends 3 Mi
 whole buffer along a ring, and its gather and scatter are sends and receives. So the busiest rank sends 5 MiB in a
 gather and a broadcast where an all-gather takes 3, 4 MiB in a reduce and a scatter where a reduce-scatter takes 3, and
 8 MiB in a reduce and a broadcast where an all-reduce takes 6. (Computed from NCCL's source. Where NCCL does not use the
-network, the kernel counts nothing.)
+network, nothing is counted.)
 Elsewhere: **With Gloo**, on CPUs, a reduce and then a scatter send no more than the one call: Gloo runs a whole
 all-reduce under its reduce-scatter, 6 MiB from each rank instead of 3.
 """)

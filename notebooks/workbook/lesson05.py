@@ -66,7 +66,7 @@ def run_save_then_load(save_then_load, x, folder):
         "it loads, and has not heard from rank 0: a sleep may be too short, and a file is there before it is whole"
     )
     assert rank == 0 or calls() > loads[-1], (
-        "it meets nobody after its load: so rank 0 may remove the file while a slower rank reads it"
+        "it does not communicate after its load: so rank 0 may remove the file while a slower rank reads it"
     )
     assert rank != 0 or _had_model(removal), "it does not remove the file, and rank 0 should"
     return result
@@ -401,7 +401,8 @@ def late_or_slow(began, ended):
     that began last most often** (an integer; the lowest one of those that tie), and the **transfer**: the median over
     the repetitions of the time from the last rank's beginning to the last rank's end (a float; with an even number of
     repetitions the mean of the two in the middle). The picture shows three repetitions: first `began`, then `ended`.
-    Hint: To say who, you need everybody's beginnings. To say how long, which two moments of a repetition do you need?
+    Hint: To say who came last, you need every rank's beginnings. Between which two moments of a repetition is the
+    transfer?
     Hint: All-gather `began` and stack it: one row per rank, one column per repetition. `argmax(0)` says who came last
     in each.
     Hint: The transfer of a repetition is the largest `ended` minus the largest `began`. Then take the median.

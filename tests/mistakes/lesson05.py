@@ -21,7 +21,7 @@ wrong | sleeps | it loads, and has not heard from rank 0
         if rank == 0:
             os.remove(path)
         return loaded
-wrong | sleeps before it removes the file | it meets nobody after its load
+wrong | sleeps before it removes the file | it does not communicate after its load
     dist.barrier()  # everyone has read it → __import__("time").sleep(0.4)
 wrong | looks for the file | it loads, and has not heard from rank 0
     def save_then_load(x, path):
