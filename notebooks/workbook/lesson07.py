@@ -50,11 +50,11 @@ def fit_alpha_beta(sizes, seconds):
     `sizes` (bytes) and `seconds` are tensors of float64 from a sweep, the same on every rank. Fit the line t = α + β ·
     size so that the sum of the squared **relative** errors is least: 10 % off counts alike at 8 bytes and at a
     gigabyte. `solve(u, v)` solves any least-squares problem of the form α · u + β · v = 1 (one equation for each size,
-    u and v tensors with one number for each size). Say what u and v have to be. Return a tensor of float64 with two
-    elements, α in seconds and β in seconds a byte.
+    u and v tensors with one number for each size). Decide what u and v have to be. Return a tensor of float64 with two
+    elements, α in seconds and β in seconds per byte.
     Hint: Write the relative error of one size down: (α + β · size - t) / t. When is it zero?
     Hint: (α + β · size) / t should be 1. What stands beside α, and what beside β?
-    Afterwards: By absolute error the largest message would decide alone, and α would come out at random, sometimes
+    Afterwards: By absolute error the largest message alone would decide, and α would come out at random, sometimes
     below zero.
     """
 
@@ -87,12 +87,12 @@ def _dealt(*jobs: tuple[float, ...]) -> Callable[[int], list[Case]]:
     tolerance=1e-9,
 )
 def ring_time(nbytes, n, alpha, beta):
-    """Return the seconds of a ring all-reduce of nbytes bytes a rank on n ranks.
+    """Return the seconds of a ring all-reduce of nbytes bytes per rank on n ranks.
 
     A message of m bytes takes alpha + beta · m seconds. A rank can send one and receive one at the same time. `n` ranks
-    all-reduce `nbytes` bytes a rank by the ring that you built in lesson 06, in chunks; adding up costs nothing. Return
-    the seconds that it takes, a Python float. Every rank is asked about a different job, and `n` is that job's, not
-    yours.
+    all-reduce `nbytes` bytes per rank by the ring that you built in lesson 06, in chunks; adding up costs nothing.
+    Return the seconds that it takes, a Python float. Every rank is asked about a different job, and `n` is that job's,
+    not your lab's.
     Hint: How many steps does the ring have, and how many bytes does a rank send in one of them?
     Hint: Two laps of n - 1 steps. In each step a rank sends one chunk, an n-th of the buffer.
     Afterwards: The bytes hardly depend on n, and the latency grows with it: 2 (n - 1) α + 2 (n - 1)/n · S β.
@@ -119,7 +119,7 @@ def best_buckets(nbytes, backward, price, per_byte):
 
     A gradient of `nbytes` bytes becomes ready bit by bit, evenly over a backward pass of `backward` seconds. It is cut
     into k equal buckets, so bucket i of k is ready at the time backward · i / k. A bucket's all-reduce takes `price`
-    seconds and `per_byte` seconds a byte. It starts as soon as the bucket is ready and the all-reduce of the bucket
+    seconds and `per_byte` seconds per byte. It starts as soon as the bucket is ready and the all-reduce of the bucket
     before it has ended. Return the k from 1 to 64 with which the **last** all-reduce ends first, an integer. Every rank
     is asked about a different job.
     Hint: Follow one k by hand: when is bucket 1 ready, and when has its all-reduce ended? And bucket 2?
@@ -165,7 +165,7 @@ def busbw_of_all_gather(part, seconds):
     Every rank brought a tensor like `part` to an all-gather. By **this** rank's clock it took `seconds`. Return the
     busbw that nccl-tests defines for it, in GB/s: a Python float, the same on every rank. As in lesson 05, the slowest
     rank's time counts.
-    Hint: Four things to settle: whose time counts, how many bytes S has, the factor, and what a GB is.
+    Hint: Decide four things: whose time counts, how many bytes S has, the factor, and what a GB is.
     Hint: S of an all-gather is what every rank holds in the end, all parts. A part has `part.numel() *
     part.element_size()` bytes.
     Hint: `dist.all_reduce(t, op=dist.ReduceOp.MAX)` on a tensor of float64 finds the slowest rank's time.
@@ -220,12 +220,13 @@ def slow_servers(lines):
     0.75 of the best one of **all** runs. One slow server makes every run slow that it takes part in, and nothing else
     does. Return a list of two sorted lists of names, the same on every rank: the servers that **must** be slow, and
     those that **may** be slow or sound. (The first case is a published log.)
-    Hint: Everybody needs all lines: gather them as objects. Which servers are surely sound?
+    Hint: Every rank needs all lines: gather them as objects. Which servers are surely sound?
     Hint: Both servers of a fast run are sound. If one server of a slow run is sound, what about the other?
     Hint: If neither server of a slow run is known to be sound, you cannot tell: both may be slow, unless another run
     says more.
     Afterwards: In the published case an engineer of NVIDIA came to the same conclusion from the same five lines:
-    server 644. Of 284 and 678 nobody can tell before each has been tested with a sound one (nccl-tests issue 106).
+    server 644. Whether 284 or 678 is slow stays open until each has been tested with a sound one (nccl-tests issue
+    106).
     """
     everyone = [None] * world_size
     dist.all_gather_object(everyone, lines)
@@ -242,8 +243,8 @@ tiny_on_64_h100 = ask("""
 The tiny model's gradients are 5 tensors, 49 KiB in all. Now 64 H100s in 8 servers all-reduce them, one tensor after the
 other. A network card sends 50 GB/s. The five calls together take about …
 ( ) 1 µs
-    > This would be true if only bytes cost time: 49 KiB at 50 GB/s are 1 µs. But five times in a row, the GPUs first
-    have to get a message to each other at all.
+    > This would be true if only bytes cost time: 49 KiB at 50 GB/s take 1 µs. But each of the five calls
+    first has to get a message from GPU to GPU, whatever its size.
 ( ) 20 µs
     > This would be true if a message between two servers were all that is needed. The sum has to pass through GPU
     after GPU and through several servers, and then it has to come back.
@@ -256,7 +257,7 @@ GPUs in several servers, and five of them take five times as long. (No table her
 servers do not make it faster.)
 
 The bytes alone would need about 2 µs. For the large model it is the other way round: its bytes need tens of
-milliseconds, and the price of a call is lost in them. All of this lesson lies between these two.
+milliseconds, beside which the price of a call is negligible. This lesson is about what lies between the two.
 """)
 
 thousand_times_the_bytes = ask("""
@@ -275,8 +276,8 @@ straight_line = ask("""
 Somebody published 29 times of NCCL's all-reduce on 16 A100s, from 8 bytes (164 µs) to 2 GiB (51,406 µs). `np.polyfit`
 puts the straight line through them that has the least squared error. What does this line say of 8 bytes?
 ( ) about 164 µs: the line passes close to its points
-    > This would be true if all points counted alike. An error of 150 µs is next to nothing beside the 51,406 µs of
-    the largest size, so the line is free to miss every small one.
+    > This would be true if all points counted alike. An error of 150 µs is negligible beside the 51,406 µs of the
+    largest size, so the line is free to miss every small one.
 (x) about twice as much
 ( ) less than nothing
     > It can happen: the largest sizes may well push the line below zero on the left. In this table they push it up.
@@ -286,7 +287,7 @@ times longer than the smallest, so its error decides, and the start of the line 
 
 algbw_of_a_ring = ask("""
 A perfect ring of 1,024 ranks: every link carries 25 GB/s in each direction, and latency is zero. It all-reduces S = 1
-GB a rank. What is S divided by the time?
+GB per rank. What is S divided by the time?
 = 12.5 GB/s
 ( ) 25
     > 25 GB/s is what each link carries. But a rank has to send nearly 2 S, not S: once round the ring to add up, and
@@ -385,8 +386,8 @@ GPUs?
     saves it.
 (x) mostly too fast, often by a factor of 2
 ( ) mostly too slow: a library promises little
-    > It promises nothing to anybody. It assumes links at full speed, pipelines that are full from the beginning, and
-    a network of its own.
+    > It makes no promises: it assumes links at full speed, pipelines that are full from the beginning, and a network
+    without other traffic.
 Why: **Mostly too fast.** 1.0 would be right, and 0.5 means that the model promises half of the real time. Between 1 and
 64 MiB, the median promise is little more than half of the real time. The model is best for large messages. It is too
 slow mostly at small sizes on one cloud's network, whose plugin tells NCCL of more latency than there is. The model was

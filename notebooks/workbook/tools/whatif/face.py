@@ -130,12 +130,13 @@ class WhatIf(Box):
 
     @property
     def nccl(self) -> tuple[str, float] | None:
-        """NCCL's way, such as "NVLS, Simple", and its seconds, as estimated; None where all links are alike."""
+        """NCCL's way, such as "Tree, LL", and its seconds, as estimated; None where all links are alike."""
         if (cluster := self.cluster) is None:
             return None
         found = {way: float(t) for way, t in ways(self.op, self.nbytes, self.n, cluster).items()}
         way = min(found, key=lambda name: found[name])
-        return way, found[way]
+        named = way.replace("NVLS,", "NVLSTree,") if self.n > cluster.gpus_per_node else way  # as NCCL names it there
+        return named, found[way]
 
     def go(self, **where: Any) -> None:
         """Move controls: `go(n=100_000, nbytes=2**30, op=…, cluster="H100", alpha=…, beta=…, oversubscription=2)`.

@@ -71,7 +71,8 @@ def draw(scene: Scene) -> Axes:
         elif i == len(scene.legend):
             join(ax, [(x, y), (x + 0.9, y)], color=INK, linewidth=1.1, linestyle=":")
         else:
-            ax.add_artist(_hatched(Path([(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)])))
+            corners = [(x, y - 0.18), (x + 0.9, y - 0.18), (x + 0.9, y + 0.18), (x, y + 0.18)]
+            ax.add_artist(_hatched(Path(corners), INK))  # on the page, which may be dark
         write(ax, x + 1.15, y, line, 8, align="left")
     return ax
 
@@ -144,8 +145,8 @@ def _stripes(region: npt.NDArray[np.bool_]) -> Path:
     return Path.make_compound_path(*boxes)
 
 
-def _hatched(path: Path) -> PathPatch:
-    return PathPatch(path, facecolor="none", edgecolor=BLACK, hatch="///", linewidth=0)
+def _hatched(path: Path, ink: str = BLACK) -> PathPatch:
+    return PathPatch(path, facecolor="none", edgecolor=ink, hatch="///", linewidth=0)
 
 
 def _middles(region: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
