@@ -40,7 +40,7 @@ def _tables(n: int) -> list[Case]:
         Case(tables([4] + [0] * (n - 1), columns=3), "rank 0 has all rows"),
         Case(tables(sizes[::-1], "int64"), "integers"),
         Case([np.full((200 * s, 1), 1000 + r, dtype="float16") for r, s in enumerate(sizes)], "float16, many rows"),
-        Case(tables([0] * n), "nobody has a row"),
+        Case(tables([0] * n), "no rank has a row"),
     ]
 
 
@@ -70,10 +70,10 @@ def distributed_mean(x):
     """Return the mean of each column over all ranks' rows, in float64, on every rank.
 
     Rank r has a table `x` of some rows, perhaps of none; the columns are the same everywhere. Return the mean of each
-    column over **all** rows of **all** ranks, as float64, on every rank. Where nobody has a row, it is `nan`. The rows
+    column over **all** rows of **all** ranks, as float64, on every rank. Where no rank has a row, it is `nan`. The rows
     stay where they are: a rank sends a few numbers, in **one** call and as float64.
     Hint: Which numbers of a rank's rows add up over the ranks? The mean is not among them.
-    Hint: `x.sum(0)` has one number a column, and the sum of no rows is 0. Put the count behind it: `torch.cat`.
+    Hint: `x.sum(0)` has one number per column, and the sum of no rows is 0. Put the count behind it: `torch.cat`.
     Hint: A float16 ends at 65,504, and an integer has no fraction: turn to float64 before you add.
     Afterwards: The sum of no rows is 0, and so is their count: a rank without rows makes the call like all others, and
     no `if` is needed.
@@ -154,7 +154,7 @@ def _softmax_cases(n: int) -> list[Case]:
     masked = [np.where(np.arange(3) <= r, x, -np.inf).astype("float32") for r, x in enumerate(draws([3] * n, 0))]
     first = [np.full(2, -np.inf, dtype="float32"), *draws([2] * (n - 1), 0)]
     return [
-        Case([np.array([r, 0.0], dtype="float32") for r in range(n)], "two logits a rank"),
+        Case([np.array([r, 0.0], dtype="float32") for r in range(n)], "two logits per rank"),
         Case(draws(sizes, 0), "uneven shards"),
         Case(draws(sizes, 1000, "float64"), "logits near 1,000"),
         Case([x + np.float32(200 * r) for r, x in enumerate(draws([2] * n, 0))], "each rank 200 above the last"),
@@ -162,7 +162,7 @@ def _softmax_cases(n: int) -> list[Case]:
         Case(draws([3] + [0] * (n - 1), 0), "only rank 0 has some"),
         Case(masked, "−inf among them"),
         Case(first, "all of rank 0's are −inf"),
-        Case(draws([333] * n, -50), "333 logits a rank"),
+        Case(draws([333] * n, -50), "333 logits per rank"),
     ]
 
 
@@ -222,12 +222,12 @@ def _splits(n: int) -> list[Case]:
         return [(part, target.copy(), first) for part, first in zip(logits, firsts)]
 
     return [
-        Case(split([2] * n, 2), "two words a rank"),
+        Case(split([2] * n, 2), "two words per rank"),
         Case(split([r + 1 for r in range(n)], 5), "uneven shares of the words"),
         Case(split([2] * n, 2 * n, target=np.arange(2 * n)), "every word is a target"),
         Case(split([3] * n, 4, 800), "logits near 800"),
         Case(split([3] * n, 4, -800), "logits near −800"),
-        Case(split([60] * n, 8), "60 words a rank"),
+        Case(split([60] * n, 8), "60 words per rank"),
     ]
 
 
@@ -238,15 +238,15 @@ def _splits(n: int) -> list[Case]:
     minutes=8,
     difficulty=2,
     promises=(Calls(2),),
-    budget=Budget(sent=lambda n, S: 512.0),  # three numbers a token
+    budget=Budget(sent=lambda n, S: 512.0),  # three numbers per token
     tolerance=1e-5,
     least=Least(rounds=lambda n: 2),
 )
 def split_loss(logits, target, first):
     """Return the mean loss of all tokens, on every rank.
 
-    Every rank has `logits`, one row a token, one column for each of **its** words: word `first` of the vocabulary and
-    those that follow. `target`, the same on all ranks, has each token's right word, as its number in the **whole**
+    Every rank has `logits`, one row per token and one column for each of **its** words: word `first` of the vocabulary
+    and those that follow. `target`, the same on all ranks, has each token's right word, as its number in the **whole**
     vocabulary. A token's loss is log Σ exp(logit) over all words, minus the logit of its target. Return the mean loss
     of all tokens, on every rank.
 
@@ -257,7 +257,7 @@ def split_loss(logits, target, first):
     Hint: Take `top[:, None]` off all logits first. A target's column on this rank is `target - first`; where that is
     below 0 or too large, another rank has the word, and this one leaves the 0 in `sums[1]`.
     Hint: With `here` true for the tokens whose target is here: `sums[1, here] = shifted[here, column[here]]`.
-    Afterwards: Three numbers a token travel, however large the vocabulary is. Megatron-LM computes its loss in this
+    Afterwards: Three numbers per token travel, however large the vocabulary is. Megatron-LM computes its loss in this
     way.
     """
     top = logits.max(dim=1).values
@@ -288,7 +288,7 @@ def _batches(n: int) -> list[Case]:
         return [tuple(a.astype(dtype) for a in (level + rng.integers(-4, 5, (s, 2)), weight, bias)) for s in sizes]
 
     return [
-        Case(batches([2] * n), "two rows a rank"),
+        Case(batches([2] * n), "two rows per rank"),
         Case(batches([r + 1 for r in range(n)]), "uneven shards"),
         Case(batches([3, *[2] * (n - 2), 0], 5), "the last rank has no row"),
         Case(batches([3] * n, -1, "float32"), "float32"),
@@ -320,7 +320,7 @@ def broken_sync_batch_norm(x, weight, bias):
 def sync_batch_norm(x, weight, bias):
     """Return this rank's rows, normalised over all ranks' rows, times weight, plus bias.
 
-    Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number a feature.
+    Each rank has some rows `x` of the batch, perhaps none, and the same `weight` and `bias`, one number per feature.
     Return this rank's rows of `weight · (x − mean) / √(variance + 0.00001) + bias`, with the mean and the (biased)
     variance of each feature over the rows of **all** ranks. A mean may be about 1,000: add up squared distances from
     it, as the specimen does, and no squares.
@@ -352,13 +352,13 @@ def _spreads(n: int) -> list[Case]:
         return [(level + rng.integers(-5, 6, size) + r).astype(dtype) for r, size in enumerate(sizes)]
 
     return [
-        Case([np.array([10.0 * r - 1, 10.0 * r + 1], dtype="float32") for r in range(n)], "two numbers a rank"),
+        Case([np.array([10.0 * r - 1, 10.0 * r + 1], dtype="float32") for r in range(n)], "two numbers per rank"),
         Case(draws(sizes, 0, "float32"), "uneven shards"),
         Case(draws([0, *sizes[1:]], 20, "float32"), "rank 0 has none"),
         Case(draws([3] * n, 10_000, "float32"), "float32 near 10,000"),
         Case(draws(sizes[::-1], 1e9), "float64 near 1,000,000,000"),
         Case([np.full(s, 7.0) for s in sizes], "no spread at all"),
-        Case(draws([150] * n, -70), "150 numbers a rank"),
+        Case(draws([150] * n, -70), "150 numbers per rank"),
     ]
 
 

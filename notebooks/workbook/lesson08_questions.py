@@ -94,7 +94,7 @@ Rank 0 has read the settings from a file, a dictionary. All ranks need all of th
 ( ) scatter_object_list
     > A scatter deals out different parts: each rank would get one entry of a list.
 ( ) all_gather_object
-    > It would do, but each rank would bring an object and receive everybody's. Only rank 0's is wanted.
+    > It would do, but each rank would bring an object and receive all the others'. Only rank 0's is wanted.
 ( ) broadcast
     > It sends tensors only, and the receivers must know shape and dtype. A dictionary has neither.
 (x) broadcast_object_list
@@ -109,7 +109,7 @@ Each rank has some hundred translated sentences, not equally many. Rank 0 writes
     > A reduce adds values up. Sentences do not add up.
 ( ) gather
     > It wants tensors of equal shape on every rank. You would have to encode the sentences, send the lengths and pad.
-Why: One rank needs everybody's values, they do not add up, and their sizes differ.
+Why: One rank needs the values of all ranks, they do not add up, and their sizes differ.
 """,
     need_my_shard_of_the_gradient="""
 Each rank has a gradient for all weights, from its own rows. It will update one N-th of the weights:
@@ -179,7 +179,7 @@ Rank 0 downloads a data set to a disk that all ranks see. The others must not op
     wait.
 (x) a barrier after the download
 ( ) nothing
-    > Opening a file waits for nobody: the others find none, or half of one.
+    > Opening a file does not wait: the others find none, or half of one.
 Why: No data has to move between the ranks, they only have to wait. Every rank calls it: rank 0 when it has the file,
 the others before they open it.
 """,
@@ -188,7 +188,7 @@ Rank 0 holds a table of embeddings. Each rank will work on its own N-th of the r
 ( ) broadcast
     > It would do, for N times the memory and more bytes: every rank gets the whole table and keeps a part.
 ( ) all_to_all
-    > There every rank brings a part for each other one. Here only rank 0 has something to bring.
+    > There every rank brings a part for each other rank. Here only rank 0 has something to bring.
 ( ) reduce_scatter
     > It also leaves each rank its part, but of a **sum**, to which every rank has to bring a whole table.
 (x) scatter

@@ -25,12 +25,12 @@ def _vocabularies(n: int) -> list[Case]:
         return [((level + rng.integers(-4, 5, (tokens, width))) * 1.0, target.copy()) for width in widths]
 
     return [
-        Case(split([3] * n, 2), "three words a rank"),
+        Case(split([3] * n, 2), "three words per rank"),
         Case(split([r + 1 for r in range(n)], 4), "uneven shards"),
         Case(split([n - r for r in range(n)], 5, 0, 2), "two tokens ignored"),
         Case(split([2] * n, 3, 800, 1), "logits near 800"),
         Case([(np.eye(n * 2)[:, 2 * r : 2 * r + 2] * 4, np.arange(2 * n)) for r in range(n)], "every word is a target"),
-        Case(split([60] * n, 8), "60 words a rank"),
+        Case(split([60] * n, 8), "60 words per rank"),
     ]
 
 
@@ -48,13 +48,13 @@ def _vocabularies(n: int) -> list[Case]:
 def vocab_cross_entropy(logits, target):
     """Return the mean loss of the tokens whose target is not -100, on every rank.
 
-    Rank r has `logits`, one row a token, one column for each of **its** words: rank 0 the first words of the
+    Rank r has `logits`, one row per token and one column for each of **its** words: rank 0 the first words of the
     vocabulary, rank 1 the next, as many as each has columns. `target`, the same on all ranks, has each token's word in
     the whole vocabulary, or −100 for a token that does not count. Return the mean cross-entropy over the tokens that
     do, on every rank. Gather no logits.
 
     Every rank then calls `backward()` on this **one** loss, and wants the gradient of its own logits.
-    Hint: Three numbers a token: the maximum, the sum of exp, and the target's logit from the one rank that has it.
+    Hint: Three numbers per token: the maximum, the sum of exp, and the target's logit from the one rank that has it.
     Hint: A target's place on this rank is `target` minus the number of words before: an all-gather of the widths.
     Outside 0 … width − 1 it is not here, and this rank brings 0 to the sum.
     Hint: Backward: (share − 1 for the target) / number of tokens, all of it known here. With `comms.all_reduce` every
@@ -101,10 +101,10 @@ def _slopes(n: int) -> list[Case]:
         return [(*rng.integers(-4, 5, (2, size, 2)) / 2, np.array([0.5, 2.0]), sum(sizes)) for size in sizes]
 
     return [
-        Case(draws([2] * n), "two rows a rank"),
+        Case(draws([2] * n), "two rows per rank"),
         Case(draws([r + 1 for r in range(n)]), "uneven shards"),
         Case(draws([3, *[2] * (n - 2), 0]), "the last rank has no row"),
-        Case(draws([100] * n), "100 rows a rank"),
+        Case(draws([100] * n), "100 rows per rank"),
     ]
 
 
@@ -159,7 +159,8 @@ def _gradients(n: int) -> list[Case]:
 
     return [
         Case(
-            [([np.array([4.0 if r else 3.0], "float32")], []) for r in range(n)], "one gradient a rank, none replicated"
+            [([np.array([4.0 if r else 3.0], "float32")], []) for r in range(n)],
+            "a gradient per rank, none replicated",
         ),
         Case(sharded(lambda r: [2 + r, (2, 2)]), "a replicated one"),
         Case(sharded(lambda r: [3] * r), "rank 0 has no shard"),
@@ -238,9 +239,10 @@ def ordered_sum(x):
 
     Return the sum of all ranks' flat `x` on every rank, **to the bit** as if it had been added in rank order, ((rank 0
     + rank 1) + rank 2) + …, rounded after every addition. Any length, also one that `world_size` does not divide. A
-    rank may send no more than a ring all-reduce does: 2 S (N − 1) / N bytes, so gathering all of everyone's `x` is too
-    dear.
-    Hint: Gathering all of everyone's `x` fixes the order and costs N times too much. Who has to add up which part?
+    rank may send no more than a ring all-reduce does: 2 S (N − 1) / N bytes, so gathering the whole `x` of every rank
+    costs too much.
+    Hint: Gathering the whole `x` of every rank fixes the order and costs N times too much. Who has to add up which
+    part?
     Hint: A reduce-scatter leaves the order to the library. Lesson 04 built one from an all-to-all and a local sum.
     Hint: Chunk r of everyone to rank r: `dist.all_to_all_single` with sizes. Add in rank order, then all-gather the
     sums, padded to the longest chunk.
