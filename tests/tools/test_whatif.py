@@ -12,7 +12,7 @@ import pytest
 import labkit
 from labkit.floor.errors import LabError
 from labkit.plot.sheet import extent
-from workbook.tools.costs import H100, RENTED, estimate, flat
+from workbook.tools.costs import H100, RENTED, choose, estimate, flat
 from workbook.tools.costs.predict import OPS, times
 from workbook.tools.whatif.face import WhatIf
 
@@ -42,6 +42,9 @@ def test_on_a_cluster_they_are_those_of_its_algorithms_and_what_nccl_takes_stand
             assert seconds == pytest.approx(estimate(op, 2**27, 1024, H100))
             assert f"NCCL, estimated: {way}" in repr(w)
             assert "NCCL" not in repr(WhatIf(op)), "it does not run on links that are all alike"
+    way, _ = WhatIf("all_reduce", n=100_000, nbytes=2**30, cluster="H100").nccl or ("", 0)
+    assert way == "NVLSTree, Simple", "it has the name that `choose` gives it between nodes"
+    assert choose("all_reduce", 2**30, 100_000, H100).algorithm == "NVLSTree"
 
 
 def test_every_cluster_that_costs_names_can_be_chosen(w, subtests):
