@@ -22,10 +22,10 @@ Line by line:
 
 - `NV18` between two GPUs: 18 NVLinks, 450 GB/s in each direction.
 - `PIX`, as between GPU0 and NIC0: one PCIe switch lies between them. The NIC reads from the GPU's memory without
-troubling a processor.
-- `SYS`, as between GPU1 and every NIC: over the link between two processors as well, the slowest path. `NODE` would lie
-between the two: through one processor, from one of its PCIe roots to another.
-- So GPU 1 had better hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it calls it PXN).
+using a processor.
+- `SYS`, as between GPU1 and every NIC: over the link between two processors as well, the slowest path. `NODE` would be
+in between: through one processor, from one of its PCIe roots to another.
+- So GPU 1 should hand its data to GPU 0 over NVLink, and GPU 0's NIC sends it. NCCL does that (it calls it PXN).
 """)
 
 eight_bytes_in_the_log = ask("""
@@ -45,8 +45,8 @@ goes all the way up, and comes down again. Which `time` does NCCL expect for 8 b
 ( ) 32
     > This counts the 6.8 µs twice, for the way up and the way down. A call pays them once.
 Why: **25.2 µs**: 6.8 + 2 × (7 × 0.6 + 1 × 5.0). This is the very figure in the log: `8 Bytes -> Algo 0 proto 0 time
-25.200924`. You have just read NCCL's mind: algorithm 0 is the tree, protocol 0 is LL, and `time` is what its model
-expects, in µs.
+25.200924`. You have worked out what NCCL's model says: algorithm 0 is the tree, protocol 0 is LL, and
+`time` is what its model expects, in µs.
 
 nccl-tests measured **64.18 µs** on the same servers. The model is made for choosing among algorithms, and for that it
 only has to get their order right.
@@ -60,7 +60,7 @@ at full speed. How long does the all-reduce take?
 ( ) 35
     > This sends the gradient once, as a reduce-scatter does. An all-reduce also has to hand the sums out.
 ( ) 138
-    > Twice too long: are these 4 bytes a parameter? bf16 has 2. Or were the NICs halved? Their 400 Gb/s are one
+    > Twice too long: are these 4 bytes per parameter? bf16 has 2. Or were the NICs halved? Their 400 Gb/s are one
     direction already.
 ( ) 551
     > This is one NIC for all. Each server has eight, 400 GB/s together, and the rings share them.
@@ -74,9 +74,9 @@ links ran at 80 % of their speed.
 """)
 
 backward_of_7b = ask("""
-The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens a step and does 400 TFLOP/s (40 % of an H100's
-989 in bf16). A backward pass takes 4 floating-point operations per parameter and token: two for the gradient of the
-inputs, two for that of the weights. How long does it take?
+The same 7 billion parameters. Each GPU gets 2 sequences of 4,096 tokens per step and does 400 TFLOP/s (40 % of an
+H100's 989 in bf16). A backward pass takes 4 floating-point operations per parameter and token: two for the gradient of
+the inputs, two for that of the weights. How long does it take?
 = 573 ms
 ( ) 860
     > 6 operations per parameter and token include the forward pass. The backward pass has 4 of them.
@@ -86,7 +86,7 @@ inputs, two for that of the weights. How long does it take?
 ( ) 1147
     > Twice too long: the 4 operations already count a multiplication and an addition as two.
 ( ) 232
-    > This takes the peak of 989 TFLOP/s. Nobody reaches it: the question says 400.
+    > This takes the peak of 989 TFLOP/s, which no program reaches: the question says 400.
 Why: **573 ms**: 4 × 7·10⁹ × 8,192 tokens = 2.29·10¹⁴ operations, at 4·10¹⁴ a second. The all-reduce of 69 ms fits into
 it eight times, **if** it starts while the backward pass is still running: bucket by bucket, as DDP does. Only the last
 bucket, which is ready when the pass ends, cannot hide.
@@ -94,13 +94,13 @@ bucket, which is ready when the pass ends, cannot hide.
 
 tokens_that_hide_it = ask("""
 Now make the batch smaller. Below how many tokens per GPU does the backward pass (4 operations per parameter and token,
-400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s a server)?
+400 TFLOP/s) end before the all-reduce of the gradient (bf16, 64 GPUs, 400 GB/s per server)?
 = 984 tokens
 ( ) 656
     > 6 operations per parameter and token count the forward pass, too, in which no gradient is there yet.
 ( ) 1969
     > This is a factor of 2 too many: a backward pass takes 4 operations per parameter and token, or the gradient has
-    2 bytes a parameter.
+    2 bytes per parameter.
 ( ) 492
     > This sends the gradient once. An all-reduce sends it nearly twice.
 ( ) 2434
@@ -132,7 +132,7 @@ gradient. How long does FSDP communicate in a step?
 ( ) 0.394
     > A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s.
 ( ) 6.3
-    > Twice too long: are these 4 bytes a parameter? bf16 has 2.
+    > Twice too long: are these 4 bytes per parameter? bf16 has 2.
 Why: **3.15 s.** Each of the three calls sends S (N - 1) / N = 14 GB × 15/16 = 13.1 GB out of a server, at 12.5 GB/s:
 1.05 s each. DDP's all-reduce costs two of them, 2.1 s. FSDP takes 1.5 times DDP's bytes and needs 1/N of the memory for
 weights, gradients and optimizer.
@@ -142,7 +142,7 @@ several micro-batches share one all-reduce.
 """)
 
 bucket_that_pays = ask("""
-On those 64 GPUs (400 GB/s a server) every all-reduce costs 0.1 ms before its first byte moves. From which bucket size
+On those 64 GPUs (400 GB/s per server) every all-reduce costs 0.1 ms before its first byte moves. From which bucket size
 on does a call spend more time on its bytes than on that price?
 = 20.3 MB
 ( ) 40
@@ -164,15 +164,15 @@ How long does one all-to-all take?
 ( ) 0.587
     > Every token goes to 2 experts: two copies travel.
 ( ) 2.35
-    > Twice too long: are these 4 bytes a number, or the way there and back? One all-to-all is one way.
+    > Twice too long: are these 4 bytes per number, or the way there and back? One all-to-all is one way.
 ( ) 0.147
     > A factor of 8: 400 Gb/s are gigabits, 50 GB/s. Or did all NICs of a server serve one GPU?
 ( ) 0.168
     > This is what goes to one other server. Experts in all seven others get tokens.
 Why: **1.17 ms.** A token is 8,192 bytes; 4,096 tokens × 2 copies = 67.1 MB. 56 of 64 experts are in other servers, so
 7/8 of it, 58.7 MB, leave through the NIC at 50 GB/s. The results have to come back, and the backward pass does both
-once more: four times 1.17 ms a layer. With 60 layers that is 0.28 s a step. This is why such models prefer experts in
-the same server.
+once more: four times 1.17 ms per layer. With 60 layers that is 0.28 s per step. This is why such models prefer
+experts in the same server.
 """)
 
 gigabyte_on_100000 = ask("""
@@ -188,8 +188,8 @@ take on 100,000 GPUs with the same links?
     > With latency that is right: 0.42 s for 199,998 steps. The question sets latency to zero.
 Why: **5.0 ms**, 1.6 % more. 2 S (N - 1) / N grows from 1.97 S to 2 S: there are more ranks, but each sends smaller
 pieces. For the *bytes* the number of ranks hardly matters. For the *latency* it does: 2 (N - 1) steps of 2.1 µs are
-0.42 s, 84 times as long as the bytes. So at this size nobody uses a flat ring. With trees between the servers the steps
-grow with log N only.
+0.42 s, 84 times as long as the bytes. So at this size a flat ring is out of the question. With trees between the
+servers the steps grow with log N only.
 """)
 
 one_slow_nic = ask("""
@@ -213,7 +213,7 @@ has a bad cable and runs at 100 Gb/s. Which busbw does `all_reduce_perf` (with `
     > A factor of 8: 100 Gb/s are gigabits, 12.5 GB/s.
 ( ) 200
     > This counts both directions, or both laps round the ring. busbw counts what leaves a server.
-Why: **100 GB/s** instead of 400. The parts are equal, so everybody waits for the slowest: 8 × 12.5 GB/s. One bad cable
+Why: **100 GB/s** instead of 400. The parts are equal, so all wait for the slowest: 8 × 12.5 GB/s. One bad cable
 of eight costs three quarters of the bandwidth, and no error is raised. A busbw that is a quarter, a half or an eighth
 of what the neighbours reach points to one link, or to NICs that are not used. Test pairs of servers, then one NIC at a
 time (`NCCL_IB_HCA` names the ones to use).
