@@ -66,7 +66,7 @@ def meet(room):
     0 at first, to count its calls in. While you wait, call `os.sched_yield()`, which lets another process have this
     core. Send no messages. (The picture says which rank comes late to each of six meetings.)
     Hint: A flag that is only up or down is still up at the next meeting. Let it count instead.
-    Hint: First say that you have come, then wait for the others: for the smallest of all flags.
+    Hint: First raise your own flag, then wait for the others: for the smallest of all flags.
     Hint: `while min(room.flags) < room.count: os.sched_yield()`
     Afterwards: No flag is ever taken down, and no two ranks write the same one. A rank that is already at the next
     meeting has a higher number, which is why you wait while a flag is smaller, not while it is different.
@@ -142,6 +142,7 @@ def through_slots(add_up, *xs, size, frugal):
     inputs=_calls,
     needs_messages=False,
     harness=partial(through_slots, size=4096, frugal=False),
+    picture=lambda: [(x,) for x in counting(3, 6)],
 )
 def sum_slots(x, room):
     """Add up all ranks' x in place: everyone reads every slot.
@@ -153,9 +154,9 @@ def sum_slots(x, room):
     Hint: Copy, meet, add. `x.copy_(…)` writes into x; `x = …` would only give its name to something else. Then think of
     the next call: who may still be reading your slot?
     Hint: Floating-point sums depend on their order. Let every rank begin with slot 0 and go on to slot 1, 2, …
-    Hint: A second `room.meet()` at the end: nobody goes on before everyone has read.
-    Afterwards: The second meeting is the one that is easily forgotten: the function works without it on most days. And
-    whoever begins with its own x gets other last bits than its neighbours: the models then drift apart.
+    Hint: A second `room.meet()` at the end: no rank goes on before all ranks have read.
+    Afterwards: The second meeting is easily forgotten, because the function mostly works without it. And a rank that
+    begins with its own x gets different last bits than its neighbours: the models then drift apart.
     """
     places = room.places(x)
     places[rank].copy_(x)
@@ -175,6 +176,7 @@ def sum_slots(x, room):
     inputs=lambda n: [*_calls(n), Case([(x, x[:70]) for x in draws(n, 300, seed=3)], "300 elements, 1200 bytes")],
     needs_messages=False,
     harness=partial(through_slots, size=512, frugal=True),
+    picture=lambda: [(x,) for x in counting(3, 6)],
 )
 def shared_all_reduce(x, room):
     """Add up all ranks' x in place: rank r adds up chunk r of every piece.
@@ -249,7 +251,7 @@ def meet_in_time(room, seconds):
     Hint: `time.monotonic() + seconds` before the loop, and a look at the clock in every turn.
     Hint: The flags say who is missing: whose number is smaller than yours?
     Afterwards: This is what a time-out of a process group is for. A rank that spins without one uses all of a core, and
-    nobody learns why. What it cannot do: make the room fit for use again. After a time-out the counts differ.
+    no message says why. A time-out cannot make the room usable again: afterwards the counts differ.
     """
     room.count += 1
     room.flags[rank] = room.count
@@ -268,8 +270,8 @@ python_against_gloo = ask("""
     are C++ in both.
 (x) it takes about as long, give or take a factor of two
 ( ) it takes half as long, or less
-    > This would be true if it sent half the bytes. On two ranks a ring sends S bytes a rank, and nobody can do with
-    less.
+    > This would be true if it sent half the bytes. On two ranks each rank of a ring sends S bytes, which is the
+    least possible.
 Why: **About as long.** Both send the same bytes through the same sockets, and at 16 MiB that is where the time goes.
 The language that a collective is written in hardly matters. What matters is the way that the bytes take, and Gloo's
 leads through the operating system's network, even from one process to the next on the same host.
@@ -327,7 +329,7 @@ and how much in Gloo's `all_reduce`?
 ( ) as much as it can get in both
     > This would be true if Gloo asked again and again, too. It waits in a system call, and the operating system wakes
     it up when data comes.
-Why: **As much as it can get in yours**: nearly 0.3 s if nobody else wants the core, and its share of them if somebody
+Why: **As much as it can get in yours**: nearly 0.3 s if nobody else wants the core, and its share of it if somebody
 does. A rank that looks at a flag again and again keeps its core busy, even if it offers it to others each time. That is
 why it is so fast when the flag comes at once. MPI's ranks do the same, and so does NCCL, which keeps a part of the GPU
 busy while it waits. Gloo sleeps, and waking up takes time.

@@ -94,7 +94,7 @@ class Race(Picture):
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
         columns = [f"<code>{escape(c)}</code>" if c.endswith(")") else escape(c) for c in ("size", *self._shown)]
         drawn = super()._repr_html_() if self._ratios and len(self.sizes) > 1 else ""
-        return drawn + table("race", escape(self._title), columns, rows) + notes
+        return drawn + table("race", "" if drawn else escape(self._title), columns, rows) + notes
 
     def _drawn(self) -> Any:
         return plot.draw(self._title, REFERENCE, self._ratios)
@@ -118,10 +118,10 @@ class Race(Picture):
 
     @property
     def _ratios(self) -> dict[str, dict[int, float]]:
-        """The ratios that are drawn: of all contestants but the reference."""
+        """The ratios that are drawn: of all contestants but the reference. A copy is none, and far faster."""
         ratios = {
             name: {s: ratio for s in self.sizes if (ratio := self.ratio(name, s)) is not None}
-            for name in self._shown
+            for name in self.names
             if name != REFERENCE
         }
         return {name: mine for name, mine in ratios.items() if mine}
