@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 4 scripts/tensor_parallel.py
 
 Prints, for each way, the losses of three training steps, the largest difference of a gradient from that of one
-process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lessons 13 and 13b. All ranks
-take the same rows. The number of ranks divides 12, the number of heads.
+process, and the collectives that a forward pass, a backward pass and the optimizer make: those of lessons 13 and 13b.
+All ranks take the same rows. The number of ranks divides 12, the number of heads.
 
     MISTAKES=60 torchrun --nproc-per-node 4 scripts/tensor_parallel.py
 
