@@ -141,8 +141,7 @@ def save_mesh(put, here, model, optimizer, reader, data, team):
 
     In the picture, three ranks are one copy. It shows the number of the training step, and what the files of this
     rank's part and of its copy's reader hold afterwards.
-    Hint: Sort the states by who has the same: which ranks have equal weights and moments, and which have equal readers?
-    One rank of each set writes.
+    Hint: Which ranks have equal weights and moments, and which have equal readers? One rank of each set writes.
     Hint: The ranks whose place along `data` is 0 hold one whole copy: each of them writes its part. The ranks whose
     place in the team is 0 are one of each copy: each of them writes its reader.
     Hint: Every rank has to be done before rank 0 makes `complete`: a barrier of all ranks stands between them.

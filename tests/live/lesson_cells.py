@@ -36,7 +36,7 @@ def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[
     """
     lab.run(STEP_AS_ON_A_GPU)
     mine = {e.stub: e.answer for e in exercises.every().values() if e.lesson == lesson}
-    space: dict[str, Any] = {"lab": lab, "Predict": labkit.Predict, "Choose": labkit.Choose}
+    space: dict[str, Any] = {"lab": lab, "Predict": labkit.Predict, "Choose": labkit.Choose, "display": str}
     written = set()
     for cell in code(lesson):
         tags = cell.metadata.get("tags", ())

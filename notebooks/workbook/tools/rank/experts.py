@@ -25,7 +25,7 @@ class ExpertLayer(tiny.Block):
 
     def __init__(self, mixture: nn.Module, width: int = 32, heads: int = 4) -> None:
         super().__init__(width, heads)
-        self.widen = self.narrow = None  # no MLP
+        del self.widen, self.narrow  # no MLP
         self.mixture = mixture
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -93,7 +93,8 @@ class Stage(torch.nn.Module):
         super().__init__()
         size, place = dist.get_world_size(team), dist.get_rank(team)
         self.blocks = model.blocks[len(model.blocks) * place // size : len(model.blocks) * (place + 1) // size]
-        self.embedding, self.position = (model.embedding, model.position) if place == 0 else (None, None)
+        self.embedding: Any = model.embedding if place == 0 else None
+        self.position: Any = model.position if place == 0 else None
         self.output = torch.nn.Sequential(model.norm, model.output) if place == size - 1 else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -132,6 +133,7 @@ def pipe_pass(stage: Stage, team: Any, text: torch.Tensor, wanted: torch.Tensor,
             dist.recv(slope, group=team, group_src=place + 1)
         out.backward(slope)
         if not stage.embedding:
+            assert x.grad is not None
             dist.send(x.grad, group=team, group_dst=place - 1)
     dist.broadcast(loss, group=team, group_src=dist.get_world_size(team) - 1)
     return loss
