@@ -26,6 +26,16 @@ def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
 
 
+def in_words(means: Any, words: str) -> Any:
+    """Return what `means` returns; for a card that shows no numbers, what each rank ends with in words."""
+    return lambda xs, **options: means(xs, **options) if any(xs) else [words] * len(xs)
+
+
+def no_numbers() -> list[tuple[()]]:
+    """Return what a card draws where numbers would tell nothing."""
+    return [()] * 3
+
+
 def padded(flat):
     """Copy a flat tensor, filled up with zeros to equal parts for all ranks."""
     return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))
@@ -87,12 +97,19 @@ def run_zero1_step(zero1_step, *targets):
         loss.backward()
         before = weights.clone()
         mean = padded(before[: len(goal)] - goal).chunk(world_size)
-        own = padded(torch.cat([p.grad.flatten() for p in params])).chunk(world_size)[rank]
+        own = padded(torch.cat([p.grad.flatten() for p in params])).chunk(world_size)
+        slips = {
+            "takes this rank's own gradient for the mean": own[rank],
+            "divides this rank's own gradient by the number of ranks": own[rank] / world_size,
+            "adds up and does not divide by the number of ranks": mean[rank] * world_size,
+            "divides the mean by the number of ranks once more": mean[rank] / world_size,
+            "gives every rank the part of rank 0": mean[0],
+        }
         zero1_step(params, weights, shard, optimizer)
         seen = optimizer.gradients
         assert len(seen) == step + 1, f"`optimizer.step()` has run {len(seen)} times by the end of step {step + 1}."
         assert seen[-1] is not None, "`shard.grad` is None when the optimizer steps, so it leaves the shard as it is."
-        name_it(seen[-1], mean[rank], {"takes this rank's own gradient for the mean": own}, "shard.grad")
+        name_it(seen[-1], mean[rank], slips, "shard.grad")
         stale = [
             r
             for r, (now, then) in enumerate(zip(weights.chunk(world_size), before.chunk(world_size)))
@@ -101,6 +118,11 @@ def run_zero1_step(zero1_step, *targets):
         assert not stale, (
             f"after step {step + 1}, the part of rank {stale[0]} in `weights` is what it was before. Gather all parts "
             "after `optimizer.step()`, and wait for them."
+        )
+        mixed = [r for r, now in enumerate(weights.chunk(world_size)) if mean[r].any() and torch.allclose(now, mean[r])]
+        assert not mixed, (
+            f"after step {step + 1}, the part of rank {mixed[0]} in `weights` is its gradient. "
+            "Gather what the optimizer has updated: `shard.detach()`, and not `shard.grad`."
         )
         assert all(p.grad is None or not p.grad.any() for p in params), (
             f"after step {step + 1} there still is a gradient in `p.grad`, and the next backward() adds to it: "
@@ -129,20 +151,20 @@ def zero1_step(params, weights, shard, optimizer):
     Take the training step that one process would take with the **mean** gradient: bring this rank's part of it into
     `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` must be
     ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs the whole mean
-    gradient, so an all-reduce is too much. **Two** collectives a step are enough: the check takes three steps and
-    counts six. (Give `shard.detach()` to collectives: for `shard`, which requires a gradient, autograd raises an
+    gradient, so an all-reduce is too much. **Two** collectives per step are enough: the check takes three steps
+    and counts six. (Give `shard.detach()` to collectives: for `shard`, which requires a gradient, autograd raises an
     error.)
 
-    In the picture, each rank's loss draws the weights towards the numbers on the left. On the right, after three
-    training steps: the last gradient of its shard, its shard, and `params`.
-    Hint: Two collectives that you know from lesson 04: one leaves this rank's part of the sum, the other one brings all
-    parts together. The optimizer steps in between.
+    In the picture, each rank's loss draws the weights towards the numbers on the left. On the right is what each rank
+    holds after three training steps: the last gradient of its shard, the shard itself, and `params`.
+    Hint: You know both collectives from lesson 04: one leaves this rank's part of the sum, the other brings all parts
+    together. The optimizer steps in between.
     Hint: `shard.grad = torch.empty_like(shard)` makes room; `dist.reduce_scatter_single(shard.grad, gradient)` fills it
     with a sum, not with a mean.
     Hint: `dist.all_gather_single(weights, shard.detach())`. And `optimizer.zero_grad()` would clear `shard.grad`,
     because the shard is all that this optimizer knows: set each `p.grad = None` yourself.
-    Afterwards: The step is the one of a single process, and Adam's two moments take an N-th of their memory on each
-    rank. Note what zero_grad clears: the gradients of the tensors that the optimizer was given, and of no others.
+    Afterwards: The step is that of a single process, and on each rank Adam's two moments take one N-th of their memory.
+    Note what `zero_grad()` clears: the gradients of the tensors that the optimizer was given, and no others.
     """
     gradient = torch.cat([p.grad.flatten() for p in params])
     gradient = torch.nn.functional.pad(gradient, (0, len(weights) - len(gradient)))
@@ -253,8 +275,8 @@ def shed_gradients(params, shard):
     p in params)` says whether some are missing.
     Hint: Then the same as in stage 1: one flat gradient with zeros at the end, a reduce-scatter, the division.
     Hint: The memory of a gradient is freed when nothing refers to it: `p.grad = None`, not `p.grad.zero_()`.
-    Afterwards: At no time were the whole gradients of two layers there. PyTorch's `zero_grad()` has set gradients to
-    `None` by default since version 2.0, for this reason; zeroed gradients still take their memory.
+    Afterwards: The whole gradients of two layers were never in memory at the same time. Since PyTorch 2.0,
+    `zero_grad()` sets gradients to `None` by default for this reason: a gradient of zeros still takes its memory.
     """
 
     def arrived(_):
@@ -386,47 +408,15 @@ Adam's moments compare after a few training steps?
     rank, and the same operations on the same bits give the same bits.
 (x) they are the same on every rank, to the last bit
 ( ) rank 0's are the true ones, and the others wait for a broadcast
-    > That would be true of a parameter server. Here no rank is special, and nobody broadcasts anything.
-Why: They are the same, to the last bit: all ranks feed the same mean gradients to the same Adam. So nothing ever
-averages optimizer states, though some tables list that as a use of all-reduce. Four equal copies mean that three of
-them are wasted.
-""")
-
-zero_grad_of_a_shard = ask("""
-The optimizer knows this rank's shard alone. Every training step begins with `optimizer.zero_grad()`, as it always did,
-and nothing else clears a gradient. What does the second training step use as its gradient?
-( ) the gradient of the second batch, as it should
-    > That would be true if `zero_grad` went through the model. It goes through the tensors that the optimizer was
-    given, and that is the shard.
-(x) the sum of the gradients of both batches
-( ) zero, because the shard's gradient has been cleared
-    > The shard's gradient is cleared, and the reduce-scatter fills it anew from the model's gradients.
-( ) nothing: `backward()` raises an error
-    > That would be true if autograd refused to add to an old gradient. It adds, which is what you want for
-    micro-batches.
-Why: The sum of both. `backward()` **adds** to `p.grad`, and `optimizer.zero_grad()` clears the gradients of the tensors
-that it was given: the shard. The model's own are still there, and nothing complains.
-""")
-
-bytes_of_stage_1 = ask("""
-Stage 1 replaces the all-reduce of the gradients by a reduce-scatter of the gradients and an all-gather of the weights.
-With collectives that send the least, a rank then sends …
-( ) half as much as with the all-reduce
-    > That would be true of the reduce-scatter alone. The new weights have to get to the other ranks as well.
-( ) half as much again: the weights come on top
-    > That would be true if the reduce-scatter took as much as an all-reduce. It leaves the second half of the work
-    out.
-( ) twice as much, because there are two collectives
-    > That would be true if each took as much as an all-reduce. Each is one of its halves.
-(x) as much as with the all-reduce
-Why: As much as with the all-reduce, which **is** a reduce-scatter and an all-gather (lesson 04). In stage 1 the
-optimizer's step stands between the two, and what is gathered is weights instead of gradients.
+    > That would be true of a parameter server. Here no rank is special, and nothing is broadcast.
+Why: They are the same, to the last bit: all ranks feed the same mean gradients to the same Adam. So in data-parallel
+training, with DDP too, no collective ever averages optimizer states. Three of the four equal copies are wasted.
 """)
 
 gathers_of_stage_3 = ask("""
 In stage 3 a layer's weights are whole only while it computes. The model has six layers (the embeddings, four
-transformer layers, and the output). How many all-gathers does your stage 3 make in a training step, forward and
-backward together?
+transformer layers, and the output). How many all-gathers are there in a training step, forward and backward
+together?
 = 12.0 +- 0 %
 ( ) 6
     > These are those of the forward pass. Backward needs the weights, too, and they are gone by then.
@@ -437,10 +427,9 @@ backward together?
 ( ) 18
     > All-gathers and reduce-scatters together: six of these 18 are reduce-scatters.
 ( ) 11
-    > That would be true if the last layer kept its weights until its backward pass. Yours lets them go.
-Why: Twelve: six in the forward pass and six in the backward pass, because the weights were let go in between. Six
-reduce-scatters of gradients come on top, and nothing after the optimizer's step. (Gloo runs these as all-reduces, and
-its flight recorder calls them so.)
+    > That would be true if the last layer kept its weights until its backward pass. Here it lets them go.
+Why: Twelve: six in the forward pass and six in the backward pass, because the weights were freed in between. Six
+reduce-scatters of gradients come on top, and nothing after the optimizer's step.
 """)
 
 bytes_of_stage_3 = ask("""
@@ -454,9 +443,24 @@ send the least?
 ( ) 200
     > That would be true of two all-reduces. It is three halves of one.
 ( ) 25
-    > A rank keeps a quarter, and yet all gradients and all weights have to travel.
+    > A rank keeps a quarter of everything, and still all gradients and all weights have to travel.
 Why: 150 %. A reduce-scatter and an all-gather each send half of what an all-reduce sends. Stage 3 makes one
 reduce-scatter of all gradients and **two** all-gathers of all weights: half as much again, for an N-th of the memory.
+""")
+
+what_autograd_holds = ask("""
+In the forward pass, autograd saves a layer's weight, because the backward pass needs it. After the layer's forward
+pass, `fully_shard` frees the whole weights. What does autograd hold between the two passes?
+( ) a copy of the whole weight, freed after the backward pass
+    > Then FSDP would save no memory between the passes. Autograd saves the tensor itself, and makes no copy.
+( ) this rank's part of the weight
+    > This rank's part is what the optimizer holds. The layer's backward pass needs the whole weight.
+(x) the same tensor, with no memory behind it
+( ) nothing: the backward pass computes the layer again
+    > That is activation checkpointing, which FSDP leaves to you. `zero3_layer` above does compute each layer twice.
+Why: The same tensor, with 0 bytes behind it. FSDP frees the *storage* of the tensor. In the backward pass it fills the
+same storage again with an all-gather, just before the layer needs it, and frees it again afterwards. Nothing is
+computed a second time, and only one of the transformer layers is whole at a time.
 """)
 
 gathers_of_fully_shard = ask("""

@@ -12,7 +12,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
 from workbook.harnesses import kept
-from workbook.lesson11 import cut, on_shards, padded
+from workbook.lesson11 import cut, in_words, no_numbers, on_shards, padded
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size
@@ -92,13 +92,14 @@ def run_zero3_layer(zero3_layer, whole, x, slope):
 
 @on_shards(
     "Stage 3: a layer whose weights come and go",
-    _through,
+    in_words(_through, "the result, and the gradients of this rank's shard and of x"),
     minutes=15,
     difficulty=3,
     inputs=_one_layer,
     promises=(Calls(3),),
     least=Least(rounds=lambda n: 3),
     counts_memory=False,
+    picture=no_numbers,
     harness=run_zero3_layer,
 )
 def zero3_layer(compute, shard, x):
@@ -112,18 +113,16 @@ def zero3_layer(compute, shard, x):
     save `shard` and `x` only. In the backward pass, which gets the gradient `dy` of the result, gather again, compute
     again, and return the gradient of `shard`, which is its part of the **mean** over the ranks, and the gradient of `x`
     (`None` where `x` holds integers). Three collectives in all, and no all-reduce.
-
-    In the picture, all weights, `x` and `dy` are on the left; the result and the two gradients are on the right.
     Hint: A class inside the function, with two static methods, `forward(ctx, shard, x)` and `backward(ctx, dy)`; its
     `apply(shard, x)` calls them. Inside a `Function` autograd records nothing: what `compute` leaves behind in
     `forward` is gone when it returns. `ctx.save_for_backward(shard, x)` is all that stays.
     Hint: In `backward`, make leaves of the gathered weights and of a detached `x`, compute under `torch.enable_grad()`,
     and call `y.backward(dy)`: then `weights.grad` and `x.grad` are there.
-    Hint: `weights.grad` is the gradient of this rank's loss by all weights. A reduce-scatter and a division make this
-    rank's part of the mean of it. `x` is this rank's own, so its gradient needs no collective.
-    Afterwards: Two all-gathers and a reduce-scatter: that is the price of stage 3. To compute the layer a second time,
-    instead of keeping what the first pass computed, is called activation checkpointing. FSDP keeps the activations,
-    unless you ask for checkpointing too, and brings back the weights alone.
+    Hint: `weights.grad` is the gradient of this rank's loss with respect to all weights. A reduce-scatter and a
+    division make this rank's part of its mean. `x` is this rank's own, so its gradient needs no collective.
+    Afterwards: Two all-gathers and a reduce-scatter are the price of stage 3. Computing the layer a second time instead
+    of keeping what the first pass computed is called activation checkpointing. FSDP keeps the activations, unless you
+    ask for checkpointing as well: it brings back the weights alone.
     """
 
     class Sharded(torch.autograd.Function):
@@ -221,12 +220,13 @@ def run_sharded_pass(sharded_pass, whole, x, slope):
 
 @on_shards(
     "A whole pass through sharded layers",
-    _passed,
+    in_words(_passed, "the gradients of this rank's shards"),
     minutes=20,
     difficulty=3,
     inputs=_three,
     promises=(Calls(8),),
     least=Least(rounds=lambda n: 8),
+    picture=no_numbers,
     harness=run_sharded_pass,
 )
 def sharded_pass(layers, shards, x, dy):
@@ -240,18 +240,14 @@ def sharded_pass(layers, shards, x, dy):
 
     While a layer computes, the whole weights of **no other** layer may be in memory. And gather no weights that you
     still have: **eight** collectives are enough, without an all-reduce.
-
-    In the picture, the whole weights, `x` and `dy` are on the left, and the gradients of the shards are on the right.
-    With three ranks, four weights leave the last rank with zeros only.
-    Hint: Three all-gathers forward, and three reduce-scatters backward: that leaves two. Which layer comes first in the
-    backward pass, and what do you still have of it?
+    Hint: The forward pass takes three all-gathers and the backward pass three reduce-scatters. That leaves two
+    collectives. Which layer comes first in the backward pass, and what do you still have of it?
     Hint: Keep the input of each layer in a list. Keep the weights in **one** variable, so that the next gather lets the
     old ones go.
     Hint: In the backward loop: gather unless it is the last layer; `layers[i].backward(…)`; a reduce-scatter of
     `d_weights`. Divide by `world_size`.
-    Afterwards: This is FSDP's schedule, without the overlap. Its documentation advises the same: do not reshard the
-    layer whose backward pass comes right after its forward pass. For the outermost module, `fully_shard` therefore
-    keeps the weights between the passes by default.
+    Afterwards: This is FSDP's schedule without the overlap. By default, `fully_shard` also keeps the weights of the
+    outermost module between the passes, because its backward pass comes right after its forward pass.
     """
 
     def gathered(shard):

@@ -14,10 +14,14 @@ from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
 from workbook.harnesses import calls, kept, my_group, with_gradients
-from workbook.lesson11 import cut
+from workbook.lesson11 import cut, in_words, no_numbers
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
+
+
+def _chained(xs: Sequence[Any]) -> list[Any]:
+    return [reduce(lambda x, w: np.tanh(x * w[: len(x)] + w[len(x) :]), whole, x) for whole, x in xs]
 
 
 def _chains(n: int) -> list[Case]:
@@ -38,8 +42,8 @@ def _chains(n: int) -> list[Case]:
 class Arriving:
     """A gather whose numbers are in the weights once `wait` was called, and not before.
 
-    Gloo writes into buffers of its own, which `wait` copies. These are kept, and when the learner's weights go, nobody
-    but the learner's function decides.
+    Gloo writes into buffers of its own, which `wait` copies. These are kept, so that only the learner's function
+    decides when the learner's weights go.
     """
 
     def __init__(self, work, arrived, room):
@@ -70,7 +74,7 @@ def run_forward_ahead(forward_ahead, whole, x):
         return works[i], room
 
     def layer(i, weights, x):
-        hold(works[i].waited, f"layer {i} computes, and nobody has waited for its weights: `work.wait()`.")
+        hold(works[i].waited, f"layer {i} computes before its weights have arrived: call `work.wait()`.")
         ahead = min(i + 2, len(whole))
         hold(len(works) >= ahead, f"while layer {i} computes, the all-gather of layer {i + 1} is not under way.")
         hold(len(works) <= ahead, f"while layer {i} computes, that of layer {i + 2} has begun already.")
@@ -85,12 +89,13 @@ def run_forward_ahead(forward_ahead, whole, x):
 
 @exercise(
     "Gather the next layer while this one computes",
-    lambda xs: [reduce(lambda x, w: np.tanh(x * w[: len(x)] + w[len(x) :]), whole, x) for whole, x in xs],
+    in_words(_chained, "what the layers make of x"),
     difficulty=2,
     inputs=_chains,
     tolerance=1e-4,
     promises=(Calls(6),),
     least=Least(rounds=lambda n: 6),
+    picture=no_numbers,
     harness=run_forward_ahead,
 )
 def forward_ahead(layers, gather, x):
@@ -102,8 +107,6 @@ def forward_ahead(layers, gather, x):
 
     While layer i computes, the all-gather of layer i + 1 must be under way, and that of layer i + 2 must not have
     begun. The weights of layers that have computed must be gone: never more than two layers' are in memory.
-
-    In the picture, the whole weights of three layers and `x` are on the left.
     Hint: Before the loop, begin with layer 0. In the loop: wait for what is coming, begin the next one, compute.
     Hint: Keep what `gather` returned in one variable that you overwrite: then nothing refers to old weights any more.
     Hint: `ahead = gather(i + 1) if i + 1 < len(layers) else None`, between the wait and the computation.
@@ -207,13 +210,13 @@ def run_hsdp_gradient(hsdp_gradient, gradient, per_group, columns):
 def hsdp_gradient(gradient, inner, outer):
     """Return this rank's part of the mean gradient of all ranks; the parts of the inner group make the whole.
 
-    The ranks form a grid. Those of one `inner` group hold a model in shards, and every inner group holds a whole copy;
-    the ranks of one `outer` group have **the same part** in all copies. `gradient` is the flat gradient of this rank's
+    The ranks form a grid. The ranks of one `inner` group together hold one copy of the model, in shards. The ranks of
+    one `outer` group have **the same part** of their copies. `gradient` is the flat gradient of this rank's
     own loss, and the inner group's size divides its length. Return this rank's part of the **mean over all ranks**: the
     first part belongs to the first rank of the inner group.
 
-    Inner groups are on one host with fast links, outer groups go across hosts. So only a part, and never the whole
-    gradient, may be brought to a collective of `outer`. **Two** calls.
+    An inner group is on one host with fast links; outer groups go across hosts. So a collective of `outer` may get only
+    a part, never the whole gradient. **Two** calls.
 
     In the picture, ranks 0 and 1 are one inner group, ranks 2 and 3 the other.
     Hint: A sum over all ranks can be taken in two steps: first within each inner group, then across. After the first
@@ -221,9 +224,9 @@ def hsdp_gradient(gradient, inner, outer):
     Hint: The first step is a reduce-scatter with `group=inner`. The second one leaves on every rank of `outer` the sum
     of what each of them has.
     Hint: The rank within the group is what counts, and the collectives know it: pass `group=`, and use no index.
-    Afterwards: With 8 GPUs a host, an eighth of the gradient crosses the network from each GPU, instead of the whole
-    gradient. The price is memory: shards of an 8th, not of an N-th. `fully_shard` does this on a two-dimensional mesh,
-    and calls it hybrid sharding (HSDP).
+    Afterwards: With 8 GPUs per host, an eighth of the gradient crosses the network from each GPU, instead of the whole
+    gradient. The price is memory: each GPU holds one eighth, not one N-th. `fully_shard` does this on a two-dimensional
+    mesh, and calls it hybrid sharding (HSDP).
     """
     mine = gradient.new_empty(len(gradient) // dist.get_world_size(inner))
     dist.reduce_scatter_single(mine, gradient, group=inner)
@@ -309,10 +312,10 @@ def clip_shards(shards, most):
 
     The specimen is what people write for a model that is not sharded. Run its check first: what differs from rank to
     rank? In the picture, the norm and the scaled gradient are on the right.
-    Hint: Each rank clips by the norm of its own shards, so each one scales by a different factor: the gradient does not
-    only get shorter, it also turns. Which number has to be the same everywhere?
+    Hint: Each rank clips by the norm of its own shards, so each scales by a different factor: the gradient not only
+    gets shorter, it also changes its direction. Which number has to be the same everywhere?
     Hint: Squares add up over the ranks, norms do not (`grad_norm` in lesson 08).
-    Hint: One line is missing, between the loop and the root; a rank without shards brings 0 and makes the call, too.
+    Hint: One line is missing, between the loop and the root. A rank without shards makes the call, too, with 0.
     Afterwards: The padding of a shard has a gradient of 0 and adds nothing. `torch.nn.utils.clip_grad_norm_` does this
     for the DTensors of `fully_shard`, and then the norm that it returns is a DTensor: its `full_tensor()` is the
     number. In DeepSpeed, clip through its configuration, because only its engine has the shards.
@@ -339,8 +342,8 @@ one before it computes. How long does a forward pass of 10 layers take, in ms?
     > That would be true if computing were the slower one. Here gathering takes longer.
 ( ) 30
     > These are the ten gathers. The last layer still has to compute.
-Why: 32 ms. Nothing can hide the first gather: 3 ms. From then on the network is what limits: nine gathers of 3 ms, each
-hiding 2 ms of computing behind it. After the last one the tenth layer computes: 3 + 27 + 2.
+Why: 32 ms. Nothing can hide the first gather: 3 ms. From then on the network is the bottleneck: nine gathers of 3 ms,
+each beside 2 ms of computing. After the last gather the tenth layer computes: 3 + 27 + 2.
 """)
 
 where_fsdp_sums = ask("""
@@ -355,11 +358,10 @@ FSDP find?
     > That would be true if the sum were exact and rounded once at the end: near 64 bfloat16 holds halves, and 64.75
     becomes 65. But every addition is rounded, and from 256 on bfloat16 holds even numbers only.
 ( ) inf: 256 is too large for 16 bits
-    > That would be a matter of range, as in fp16 from 65,504 on. bfloat16 has float32's range, and what it lacks is
-    digits.
+    > fp16 overflows beyond 65,504. bfloat16 has the range of float32; it lacks digits.
 Why: 64 at some places and 65 at others. Without a `reduce_dtype`, FSDP adds in `param_dtype`: in bfloat16 256 + 1 is
-256 again, so three single ones vanish and leave 256 / 4 = 64. Where ones are added to each other first, 2 + 256 is 258,
-the last 1 makes it 260, and 260 / 4 = 65. Which order a place has depends on the ring.
+256 again, so three single ones vanish and leave 256 / 4 = 64. Where two ones are added to each other first, 2 + 256 is
+258, the last 1 makes it 260, and 260 / 4 = 65. The order of the additions depends on the place in the ring.
 """)
 
 rank_of_the_world = ask("""
@@ -367,7 +369,7 @@ Four ranks in a 2 × 2 mesh: ranks 0 and 1 share one copy of the model, ranks 2 
 `weights.chunk(2)[rank % 2]`, with the rank of the **world**. It works. Then the mesh is laid out the other way: ranks 0
 and 2 share a copy, and ranks 1 and 3. What happens?
 ( ) nothing changes: `rank % 2` is the place in a group of two
-    > That would be true if neighbours were in one group. Ranks 0 and 2 are now, and both have remainder 0.
+    > That would be true if neighbours were in one group. Now ranks 0 and 2 are, and both have remainder 0.
 ( ) an error: rank 2 asks for a part that does not exist
     > That would be true of `chunk(2)[rank]`. The remainder is always 0 or 1, so no error comes.
 (x) each copy has one half of the weights twice, and the other half not at all
@@ -409,7 +411,7 @@ own part, so that the norm of the part is at most 1. What is the norm of the who
 ( ) 4
     > Norms do not add up. Their squares do.
 ( ) 0.5
-    > To scale each part to 1/2 would be right: then the whole has norm 1. But no rank knows that it has to.
+    > Scaling each part to 1/2 would be right: then the whole has norm 1. But no rank knows that it has to.
 ( ) 0.25
     > Nothing is divided here: each rank finds that its part is short enough.
 Why: 2. Each rank sees a norm of 1 and leaves its part alone. The squares add up to 4, so the whole gradient has norm 2:
@@ -428,6 +430,6 @@ The weights of a model take 821 kB, and `fully_shard` has cut them for four rank
 (x) the file has rank 0's part, about a quarter of the weights
 ( ) an error: DTensors cannot be saved
     > That would at least be noticed. A DTensor can be saved: this rank's part, and how it was cut.
-Why: The file has rank 0's part, and nothing complains until somebody needs the rest. `state_dict()` communicates
-nothing: it lists DTensors, and of each one this rank has its own part.
+Why: The file has rank 0's part, and no error comes until the rest is needed. `state_dict()` communicates nothing: it
+lists DTensors, and this rank has its own part of each.
 """)

@@ -329,10 +329,13 @@ def test_in_float64_all_stages_end_in_the_weights_of_one_process(lab):
     for name in names:
         lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
     for cell in code("11"):
-        if re.match(r"%%px\n(def (fresh|with_weights)|class Part|def flat_buffer)", cell.source):
+        if re.match(r"%%px\ndef (fresh|flat_buffer)", cell.source):
             source = cell.source.removeprefix("%%px\n").split("\n\n\nalone")[0].split("\n\n\nmodel")[0]
             lab.run(source.replace(".to(device)", ".to(device).double()"))
     lab.run("""
+from workbook.tools.rank import layered
+
+
 def trained(model, optimizer, update, share=True):
     for step in range(4):
         optimizer.zero_grad()
@@ -357,7 +360,7 @@ optimizer = torch.optim.Adam([shard], lr=0.003)
 trained(model, optimizer, lambda: zero1_step(params, weights, shard, optimizer))
 errors = [off(weights, right)]
 
-layers = in_layers(fresh())
+layers = layered.in_layers(fresh())
 buffers = [flat_buffer(list(layer.parameters())) for layer in layers]
 for layer, (_, mine) in zip(layers, buffers):
     shed_gradients(list(layer.parameters()), mine)

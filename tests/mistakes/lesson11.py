@@ -4,12 +4,22 @@ from labkit.content import exercises
 from tests.mistakes import named
 
 zero1_step = """
-wrong | forgets the division | on rank 0 element 0 in result['gradient of the shard'] is -11.6
+wrong | forgets the division | if the function adds up and does not divide by the number of ranks
     shard.grad /= world_size →
+wrong | divides twice | if the function divides the mean by the number of ranks once more
+    shard.grad /= world_size → shard.grad /= world_size**2
+wrong | gives every rank the part of rank 0 | if the function gives every rank the part of rank 0
+    -     dist.reduce_scatter_single(shard.grad, gradient)
+    +     first = gradient.chunk(world_size)[0]
+    +     dist.reduce_scatter_single(shard.grad, first.repeat(world_size))
+wrong | gathers the gradients | Gather what the optimizer has updated
+    dist.all_gather_single(weights, shard.detach()) → dist.all_gather_single(weights, shard.grad)
 wrong | takes its own gradient | if the function takes this rank's own gradient for the mean
     -     dist.reduce_scatter_single(shard.grad, gradient)
     -     shard.grad /= world_size
     +     shard.grad.copy_(gradient.chunk(world_size)[rank])
+wrong | divides its own gradient | if the function divides this rank's own gradient by the number of ranks
+    dist.reduce_scatter_single(shard.grad, gradient) → shard.grad.copy_(gradient.chunk(world_size)[rank])
 wrong | leaves the gradients where they are | there still is a gradient in `p.grad`
     -     for p in params:
     -         p.grad = None

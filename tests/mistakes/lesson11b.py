@@ -15,7 +15,7 @@ wrong | gathers all layers at the start | has begun already
             work.wait()
             x = layer(weights, x)
         return x
-wrong | does not wait for the weights | nobody has waited | work.wait() →
+wrong | does not wait for the weights | computes before its weights have arrived | work.wait() →
 wrong | keeps what it has gathered | still in memory | work.wait() → work.weights = ahead; work.wait()
 raises | gathers one layer too many | Ranks 0, 1: IndexError | if i + 1 < len(layers) else None →
 """
