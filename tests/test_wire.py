@@ -44,8 +44,11 @@ def test_the_text_is_the_matrix_and_what_it_says():
 
 def test_the_alternative_text_names_every_arrow():
     said = wire("broadcast", 4, MIB).alt
-    assert "seen: rank 0 to rank 1 1.0 MiB, rank 0 to rank 2 1.0 MiB, rank 1 to rank 3 1.0 MiB." in said
-    assert "by the textbook: rank 0 to rank 1 1.0 MiB" in said
+    moves = "rank 0 to rank 1 1.0 MiB, rank 0 to rank 2 1.0 MiB, rank 1 to rank 3 1.0 MiB."
+    assert f"seen, as in the textbook: {moves}" in said, "equal pictures are one"
+    other = wire("reduce_scatter", 2, MIB, seen="all_reduce").alt
+    assert "seen: rank 0 to rank 1" in other
+    assert "by the textbook: rank 0 to rank 1" in other
 
 
 def test_headers_alone_are_told_in_bytes_and_small_data_is_not_held_against_the_textbook():

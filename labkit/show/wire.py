@@ -94,8 +94,7 @@ class Wire(Picture):
         """Compare what was seen with the textbook."""
         if self.matrix is None or self._book is None or not self._book.any():
             return []
-        seen = np.array(self.matrix)
-        like = traffic.likeness(seen, self._asked)
+        seen, like = np.array(self.matrix), self._like
         if like == {}:
             return ["counted: for each pair the textbook's bytes, to 1 %"]
         if self._book.max() < HEADED:
@@ -108,9 +107,15 @@ class Wire(Picture):
         return lines
 
     @cached_property
+    def _like(self) -> dict[str, str] | None:
+        """As what the textbook has the counted bytes: {} as asked, else the other operation of each; None as nothing."""
+        return traffic.likeness(np.array(self.matrix), self._asked)
+
+    @cached_property
     def _drawing(self) -> picture.Drawing:
-        panels = [("seen", self.matrix)] if self.matrix is not None else []
-        if self._book is not None:
+        alike = self.matrix is not None and self._book is not None and self._like == {}
+        panels = [("seen, as in the textbook" if alike else "seen", self.matrix)] if self.matrix is not None else []
+        if self._book is not None and not alike:
             panels.append(("by the textbook", self._book.tolist()))
         unit, name = _unit([b for _, m in panels for row in m for b in row] or self.sent or [])
         columns = [("sent", self.sent)] if self.sent is not None else []

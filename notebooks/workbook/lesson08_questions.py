@@ -81,7 +81,7 @@ the least, or that asks the fewest ranks to wait.
     need_stop_on_nan="""
 Any rank's loss may become `nan`. Then all ranks must stop, after the same step:
 ( ) all_reduce the loss, with MAX
-    > A `MAX` can lose the `nan`, on Gloo and on NCCL (lesson 04).
+    > A `MAX` can lose the `nan`, on Gloo and on NCCL (lesson 04b).
 (x) all_reduce a flag, with SUM
 ( ) raise an error on that rank
     > That rank stops, and the others wait for it in their next collective until the time-out.
