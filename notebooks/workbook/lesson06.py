@@ -43,8 +43,8 @@ def naive_all_reduce(x):
 
     Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, on
     every rank, by send and receive only: each other rank sends its `x` to rank 0, which adds up and sends the total
-    back to each. Receive into a tensor of its own, such as `torch.empty_like(x)`. `x` stays as it is. The cost does not
-    count yet.
+    back to each. Receive into a new tensor, such as `torch.empty_like(x)`. `x` stays as it is. The cost does not count
+    yet.
     Hint: Two loops on rank 0: one that receives and adds, one that sends.
     Hint: `dist.recv(room, src=other)` overwrites `room`; then add it. The others send first, then receive.
     Afterwards: Rank 0 sends (N - 1) S bytes and receives as many, while the links between the others are idle.
@@ -83,13 +83,13 @@ def ring_reduce_scatter(x):
 
     Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return the sum of everyone's chunk
     r on rank r. The code cuts a copy of `x` into N chunks (some may be longer, or empty). In each of N - 1 steps send
-    **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour into a tensor of its own, and
-    add it to yours. All ranks send at the same time: start both in one `batch_isend_irecv`, then `wait()` for both. `x`
-    stays as it is.
+    **one** chunk to the right-hand neighbour, receive one from the left-hand neighbour into a new tensor, and add it to
+    yours. All ranks send at the same time: start both in one `batch_isend_irecv`, then `wait()` for both. `x` stays
+    as it is.
     Hint: A chunk's sum travels round the ring and grows: each rank adds its own and passes it on. Where must it end?
     Hint: The sum of chunk r ends on rank r, so it begins one rank further right: rank r first sends chunk r - 1.
     Hint: In step s = 1, 2, … rank r sends chunk r - s and adds what comes to chunk r - s - 1, modulo N.
-    Afterwards: Every link carries a chunk in every step, and every chunk crosses N - 1 links. Nobody holds the whole
+    Afterwards: Every link carries a chunk in every step, and every chunk crosses N - 1 links. No rank holds the whole
     total.
     """
     chunks = x.clone().tensor_split(world_size)
@@ -123,8 +123,8 @@ def ring_all_gather(parts):
 
     Every rank brings a list `parts` with a tensor for each rank. Its own, `parts[rank]`, is there; the others are room,
     as long as what belongs there. Fill them in, in place, so that `parts` is the same on every rank. Send to the
-    right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part a step. Return nothing.
-    Hint: In step 0 you send your own. What do you send in step 1? It has just come.
+    right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part per step. Return nothing.
+    Hint: In step 0 you send your own part. What do you send in step 1? The part that has just arrived.
     Hint: In step s rank r sends part r - s and receives part r - s - 1, modulo N, straight into its place.
     Afterwards: S (N - 1) / N bytes leave each rank, where S is all parts together: as many as in the first half.
     """
@@ -157,12 +157,12 @@ def tree_all_reduce(x):
     Every rank brings a tensor `x` of the same shape and dtype. Return a new tensor with the sum over the ranks, on
     every rank, in **2 ⌈log2 N⌉** steps. On the way up the distances go from large to small: with distance d, the ranks
     d to 2 d - 1, as far as they exist, send what they have to the rank d below, which adds it. On the way down it is
-    the other way round: small distances first, and nobody adds. `x` stays as it is.
+    the other way round: small distances first, and no rank adds. `x` stays as it is.
     Hint: In a step a rank does one of three things: it sends, it receives, or it rests. Two conditions are enough.
-    Hint: `distance <= rank < 2 * distance`: it sends to `rank - distance`. Who receives is that many ranks below, and
-    only if the sender exists.
-    Hint: `rank + distance < min(world_size, 2 * distance)`: it receives from `rank + distance`, and adds. Downwards
-    send and receive change places.
+    Hint: `distance <= rank < 2 * distance`: it sends to `rank - distance`. The receiver is that many ranks below, and
+    receives only if the sender exists.
+    Hint: `rank + distance < min(world_size, 2 * distance)`: it receives from `rank + distance`, and adds. On the
+    way down, send and receive change places.
     Afterwards: 20 steps for 1,024 ranks, where the ring takes 2,046. But every message is the whole buffer.
     """
     total = x.clone()
@@ -254,7 +254,7 @@ drift apart, a bit at a time, and no error would tell you.
 """)
 
 first_chunk = ask("""
-In every step each rank sends one chunk to the right. Chunk 0 is to pass every rank, collect everyone's part, and be
+In every step each rank sends one chunk to the right. Chunk 0 should pass every rank, collect every rank's part, and be
 complete **on rank 0** after N - 1 steps. Which rank sends chunk 0 in the first step?
 ( ) rank 0
     > A chunk that begins on rank 0 gets to rank N - 1 in N - 1 steps, and ends there. It would need one step more to
@@ -273,14 +273,14 @@ Reduce-scatter, then all-gather, round the ring. How much does each rank send, i
     > S / N is the size of one chunk, so it is what a rank sends in one step. There are 2 (N - 1) steps.
 (x) nearly 2 S, whatever N is
 ( ) nearly N S
-    > This would be true if each rank passed on whole buffers, as `pass_on` does. Here it passes on one chunk a step,
-    and the chunks get smaller as N grows.
+    > This would be true if each rank passed on whole buffers. Here it passes on one chunk in each step, and the chunks
+    get smaller as N grows.
 Why: **Nearly 2 S.** Every rank sends a chunk, S / N bytes, in each of 2 (N - 1) steps: 2 S (N - 1) / N. With more ranks
 there are more steps, and the chunks are smaller: N cancels out of the bytes.
 """)
 
 torchs_own = ask("""
-Which of these does torch's own `dist.all_reduce` resemble, if the ranks use Gloo?
+Which of these four ways does torch's own `dist.all_reduce` resemble, if the ranks use Gloo?
 ( ) one rank does it all
     > Then one row and one column of the matrix would hold all the bytes, those of rank 0.
 ( ) a tree
@@ -289,7 +289,7 @@ Which of these does torch's own `dist.all_reduce` resemble, if the ranks use Glo
 ( ) halving and doubling
     > Then each rank would send to two others, most of it to the nearer one.
 Why: **A ring.** Every rank sends 1.5 S, and all of it to one neighbour. Gloo's ring may turn the other way than yours.
-Halving and doubling sends as much, but to two partners: the sums of the rows are equal and the matrices are not.
+Halving and doubling sends as much, but each rank to two partners.
 Elsewhere: **With NCCL** it depends on the size and on the machine: a ring, two trees, or additions in a switch. (From
 its source. The end of this lesson has more on that.)
 """)

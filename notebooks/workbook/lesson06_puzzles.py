@@ -34,8 +34,8 @@ def leftward_ring(x):
     """Return the sum of everyone's chunk r on rank r, by N - 1 steps round the ring to the left.
 
     The ring's first half again, a reduce-scatter, but every rank may send to its **left-hand** neighbour only. Still
-    rank r is to end with the total of chunk r: return that. N - 1 steps, one chunk a step. `x` has one dimension, any
-    length, and stays as it is.
+    rank r should end with the total of chunk r: return that. N - 1 steps, one chunk per step. `x` has one dimension,
+    any length, and stays as it is.
     Hint: The sum of chunk r ends on rank r, and it travels to the left. So on which rank does it begin?
     Hint: On rank r - 1: rank r first sends chunk r + 1, and one chunk further in each step.
     Afterwards: The same bytes and steps. A ring that turns both ways at once would keep both directions of a link busy.
@@ -65,10 +65,10 @@ def leftward_ring(x):
 def ring_all_reduce(x):
     """Return the sum of all ranks' x on every rank: chunks travel twice round the ring.
 
-    The next notebook races this function against torch's own. Write both halves of the ring in **one** function that
-    needs no other one of yours. Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return
-    a new tensor with the sum over the ranks, on every rank. Send to the right-hand neighbour and receive from the
-    left-hand one only: 2 (N - 1) steps, one chunk a step, **2 S (N - 1) / N** bytes out of each rank. The length need
+    Lesson 06b races this function against torch's own. Write both halves of the ring in **one** function that needs no
+    other function of yours. Every rank brings a tensor `x` with one dimension, of the same length and dtype. Return a
+    new tensor with the sum over the ranks, on every rank. Send to the right-hand neighbour and receive from the
+    left-hand one only: 2 (N - 1) steps, one chunk per step, **2 S (N - 1) / N** bytes out of each rank. The length need
     not divide by N, and may be 0. `x` stays as it is. Can you do it with little more than S bytes of memory?
     Hint: Two halves: a reduce-scatter, after which every rank has the total of one chunk, and an all-gather of these.
     Hint: In step s of the first half rank r sends chunk r - s and adds what comes to chunk r - s - 1, modulo N. Which
@@ -276,7 +276,7 @@ def two_way_ring(x):
     go round to the right and the other half to the left, **at the same time**. Return a new tensor with the sum over
     the ranks, on every rank. Each rank sends to both of its neighbours at once, 2 (N - 1) times. (In a step of the
     score a rank sends one message, so it shows 4 (N - 1) steps.) No more than **S (N - 1) / N** bytes go from any rank
-    to any other. `x` has one dimension, any length, and stays as it is. It runs on 3 and 4 ranks, because with two
+    to any other rank. `x` has one dimension, any length, and stays as it is. It runs on 3 and 4 ranks, because with two
     ranks both neighbours are the same one.
     Hint: Two rings over the two halves of `x`. With `way` = 1 or -1 the same line serves both: `rank + way * step`.
     Hint: Start all four operations of a step, two `isend` and two `irecv`, in one `batch_isend_irecv`, and only then
