@@ -146,7 +146,7 @@ def run_split_order(split_order, weight, inputs, targets):
 
 @on_stages(
     "When to do the second halves",
-    in_order(lambda xs: ordered(xs, pipeline.zero_bubble), pipeline.zero_bubble(3, 4)),
+    in_order(lambda xs: ordered(xs, pipeline.zero_bubble), pipeline.zero_bubble(3, 3)),
     difficulty=2,
     picture=three_stages,
     inputs=lambda n: [
@@ -169,7 +169,7 @@ def split_order(order, place):
     training step may take 3 · M + P − 1 turns. A rank keeps a micro-batch's activations until its second half is done,
     and no rank may keep more than P micro-batches at once. Communicate nothing.
 
-    The check runs the lists of all ranks. The picture has the lists of three ranks for four micro-batches.
+    The check runs the lists of all ranks. The picture has the lists of three ranks for three micro-batches.
     Hint: No rank is before rank 0, so no rank waits for rank 0's first halves. Can it do each second half at once?
     Hint: The last rank has waited for P − 1 forward passes before its first backward pass. To lose no more time, it
     must not keep the rank before it waiting later on. How many second halves may it put off, so that it keeps P
@@ -296,7 +296,7 @@ def interleaved_order(place, ranks, parts, chunks):
 
     The check runs your lists on the ranks. It compares the gradients, the most (micro-batch, chunk) pairs that were
     kept at once, and the time, where a forward pass through **all** chunks of a rank takes 1, and a backward pass 2.
-    The picture has the lists of three ranks for three micro-batches and two chunks, a and b.
+    The picture has the beginnings of the lists of three ranks, for three micro-batches and two chunks, a and b.
     Hint: Write two lists first: all forward passes in their order, and all backward passes in theirs. Each has `parts`
     · `chunks` entries.
     Hint: `[("F", first + i, c) for first in range(0, parts, ranks) for c in range(chunks) for i in range(ranks)]`; the
