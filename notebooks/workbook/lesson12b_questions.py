@@ -76,7 +76,7 @@ always has work. While the last micro-batch goes back to rank 0, rank 3 does 3 s
 
 memory_of_zero_bubble = ask("""
 The second halves that are put off keep their activations. In 1F1B, ranks 0 to 3 keep 4, 3, 2 and 1 micro-batches at
-once. Which rank's memory grows the most, if second halves are put off so that no rank makes a different rank wait?
+once. Which rank's memory grows the most, if second halves are put off so that no rank makes another rank wait?
 ( ) rank 0's: it keeps the most already
     > No rank comes before rank 0, so no rank waits for its first halves, and it has no reason to put anything off.
 ( ) all grow alike
@@ -115,7 +115,7 @@ step?
 ( ) 0.537
     > 16 bits are two bytes.
 ( ) 2.147
-    > This counts the gradients, too, which come back. Or four bytes a number?
+    > This also counts the gradients, which come back; or it takes four bytes per number.
 ( ) 14
     > These are the weights, 7 billion times two bytes. They stay where they are.
 Why: 1.07 GB: 32 · 4,096 · 4,096 · 2 bytes, and as much again comes back as gradients. Data-parallel training of the
