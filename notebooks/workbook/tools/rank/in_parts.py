@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,8 @@ def in_parts(
 ) -> tiny.Transformer:
     """Leave this rank's part of each transformer layer in the model: whole heads, and some of the hidden numbers."""
     n, rank = dist.get_world_size(), dist.get_rank()
-    for block in model.blocks:
+    blocks: Any = model.blocks
+    for block in blocks:
         width, hidden = block.narrow.weight.shape
         heads = torch.arange(width).view(block.heads, -1).tensor_split(n)[rank]
         block.heads, mine = len(heads), heads.flatten()
@@ -84,9 +86,13 @@ def wrong(model: nn.Module, one: tiny.Transformer) -> dict[str, float]:
     """Return by how much each of the model's gradients differs from its part of that in one process."""
     want = copy.deepcopy(one)
     for p, its in zip(want.parameters(), one.parameters(), strict=True):
+        assert its.grad is not None
         p.data = its.grad
-    pairs = zip(model.named_parameters(), in_parts(want, None, None).parameters(), strict=True)
-    return {name: (p.grad - its).abs().max().item() for (name, p), its in pairs}
+    found = {}
+    for (name, p), its in zip(model.named_parameters(), in_parts(want, None, None).parameters(), strict=True):
+        assert p.grad is not None
+        found[name] = (p.grad - its).abs().max().item()
+    return found
 
 
 def kept(block: tiny.Block, x: torch.Tensor) -> dict[str, int]:

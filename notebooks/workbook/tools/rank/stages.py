@@ -85,7 +85,8 @@ def off(stage: Stage, alone: nn.Sequential, step: int = 0, size: int = 240) -> f
     right = torch.autograd.grad(tiny.loss(alone, tiny.batch(step, size=size)), list(alone.parameters()))
     each = dict(zip(alone.parameters(), right, strict=True))
     mine = [each[p] for number in stage.numbers for p in alone[number].parameters()]
-    return max((p.grad - its).abs().max().item() for p, its in zip(stage.parameters(), mine, strict=True))
+    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+    return max((found - its).abs().max().item() for found, its in zip(gradients, mine, strict=True))
 
 
 def difference(stages: Sequence[Stage], alone: nn.Sequential, size: int = 240) -> str:
