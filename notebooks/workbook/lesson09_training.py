@@ -2,153 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import numpy as np
 
 from labkit.grading.exercise import Budget, Case, Least, exercise
-from labkit.grading.inputs import counting, draws
 from labkit.grading.promises import Calls
 from labkit.theory.log import Log
-from workbook.harnesses import calls, in_a_folder, with_gradients
+from workbook.harnesses import calls, with_gradients
 from workbook.lesson08 import cross_entropy
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, recorder, torch, world_size
-
-
-@in_a_folder
-def run_save_whole(fn, x, folder):
-    """Look at what a crash would leave behind, which is what lies in the folder at that moment.
-
-    The old checkpoint is there under a second name, so that writing over its bytes is seen; and rank 0 is slow, so that
-    not waiting for it is seen.
-    """
-    around, folder = folder, os.path.join(folder, "checkpoints")
-    path, twin = os.path.join(folder, "model.pt"), os.path.join(around, "twin.pt")
-    if rank == 0:
-        os.mkdir(folder)
-        torch.save({"step": 1, "weights": -torch.ones(3)}, path)
-        os.link(path, twin)
-    with recorder.paused():
-        dist.barrier()
-    save, faults, synced = torch.save, [], []
-    names = ("replace", "rename", "fsync", "fdatasync", "sync")
-    real = {name: getattr(os, name) for name in names if hasattr(os, name)}  # not every system has all of them
-
-    def is_old(file):
-        with contextlib.suppress(Exception):
-            return torch.load(file)["step"] == 1
-        return False
-
-    def slow_save(obj, file, *args, **kwargs):
-        time.sleep(0.15)
-        if rank != 0:
-            faults.append(f"rank {rank} saves, and rank 0 alone should")
-        save(obj, file, *args, **kwargs)
-        if not is_old(path):
-            faults.append("while it saves, the old checkpoint is not whole: a crash would leave none")
-
-    def seen(file):  # which file it is, and how many of its bytes the operating system has
-        stat = os.stat(file.fileno() if hasattr(file, "fileno") else file)
-        return stat.st_ino, stat.st_size
-
-    def of_a_sync(sync):
-        def watched(*file):  # none: all files
-            synced.extend(map(seen, file or os.scandir(folder)))
-            return sync(*file)
-
-        return watched
-
-    def of_a_move(move):
-        def moved(source, target, *args, **kwargs):
-            if os.path.realpath(source) != os.path.join(os.path.realpath(folder), os.path.basename(source)):
-                faults.append(
-                    "it writes the new checkpoint in another folder: from another disk, os.replace refuses it, and "
-                    "shutil.move copies it byte by byte over the old one. Write it beside the old one"
-                )
-            if not is_old(path):
-                faults.append("the old checkpoint is gone before the new one has its name: a crash would leave none")
-            if not synced:
-                faults.append("the file gets its name before its bytes are on the disk: call os.fsync first")
-            elif seen(source) not in synced:
-                faults.append("os.fsync came before all bytes of the file: write, call file.flush(), then os.fsync")
-            return move(source, target, *args, **kwargs)
-
-        return moved
-
-    seeing = {name: of_a_sync(call) if "sync" in name else of_a_move(call) for name, call in real.items()}
-    with patch.object(torch, "save", slow_save), patch.multiple(os, **seeing):
-        fn({"step": 2, "weights": x}, path)
-    got = torch.load(path)
-    said = "".join(faults[:1])
-    os.symlink(said or "loaded", os.path.join(around, str(rank)))  # a note for rank 0, made in one stroke
-    if rank == 0:
-        until = time.monotonic() + 2
-        while len(os.listdir(around)) < world_size + 2 and time.monotonic() < until:
-            time.sleep(0.01)
-        left, whole = sorted(set(os.listdir(folder)) - {"model.pt"}), is_old(twin)
-        for r in range(1, world_size):  # who should not save at all is told first
-            with contextlib.suppress(OSError):
-                note = os.readlink(os.path.join(around, str(r)))
-                said = said if note == "loaded" else note
-        assert whole, "it writes over the bytes of the old checkpoint: a crash in the middle would leave none"
-        assert not left, f"it leaves {', '.join(left)} beside the checkpoint"
-    assert not said, said
-    assert got["step"] == 2, "it goes on before the new checkpoint is there, and loads the old one"
-    return got["weights"]
-
-
-def broken_save_whole(state, path):
-    if rank == 0:
-        torch.save(state, path)
-    dist.barrier()
-
-
-@exercise(
-    "A checkpoint that survives its own crash",
-    lambda xs: [xs[0] for _ in xs],
-    inputs=lambda n: [
-        Case(counting(n, 3)),
-        Case(draws(n, 1000, seed=1), "1,000 weights"),
-        Case(draws(n, 5, "float64", 2), "float64"),
-    ],
-    minutes=8,
-    difficulty=2,
-    needs_messages=False,
-    least=Least(rounds=lambda n: 1),
-    given="import os",
-    harness=run_save_whole,
-)
-def save_whole(state, path):
-    """Let rank 0 save the state under path, and all ranks wait until it is there.
-
-    Rank 0 saves `state` under `path`, where an older checkpoint lies. At **every** moment a whole checkpoint has to lie
-    there, the old one or the new one: any process may be killed at any line, and the power may fail. When the function
-    returns on a rank, the new one is there. Leave no other file in the folder, and let nobody but rank 0 save. Return
-    nothing.
-
-    The specimen has the barrier that it needs. But `torch.save(state, path)` first empties the old file, then it
-    writes. `os.replace(a, b)` gives file `a` the name `b` in one stroke, as long as both are in one folder;
-    `os.fsync(file.fileno())` returns when the bytes of an open file are on the disk.
-    Hint: While the new checkpoint is written, it must not be called `path` yet. What is it called in the meantime?
-    Hint: Open `path + ".new"`, save into the open file, `file.flush()`, `os.fsync(file.fileno())`, and close it.
-    Hint: Then `os.replace(path + ".new", path)` on rank 0, and the barrier for all.
-    Afterwards: Now a crash costs the steps since the last checkpoint, and never the checkpoint itself. `os.fsync` is
-    for the crash of the whole machine: a killed process alone loses nothing that it has handed to the operating system.
-    """
-    if rank == 0:
-        with open(path + ".new", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(path + ".new", path)
-    dist.barrier()
 
 
 def _by_rows(xs: Sequence[Any]) -> list[Any]:

@@ -87,21 +87,6 @@ def accumulate(ddp, batches, loss_of):
         p.grad /= len(batches)
 """,
     ],
-    "save_whole": [
-        """
-def save_whole(state, path):
-    import os
-    from pathlib import Path
-
-    if rank == 0:
-        with open(f"{path}.tmp", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file)
-        Path(f"{path}.tmp").replace(path)
-    comms.barrier()
-""",
-    ],
     "average_by_rows": [
         """
 def average_by_rows(model, rows):
@@ -155,7 +140,7 @@ def cells(*beginnings: str) -> list[str]:
 def ranks(training):
     """A lab of three ranks, among which a batch does not divide, with the workbook's functions."""
     with labkit.start(3) as lab:
-        lab.use("data_parallel", "average_in_buckets", "overlapped", "save_whole", "distributed_mean")
+        lab.use("data_parallel", "average_in_buckets", "overlapped", "distributed_mean")
         for cell in cells("import warnings\n", "class Noisy", "import io\n", "def train(path", "def save_plainly"):
             lab.run(cell)
         yield lab
@@ -225,22 +210,6 @@ def test_ddp_has_one_bucket_first_and_from_the_second_step_on_a_small_one_in_fro
     total, first, rest = ranks.pull("sizes")[0]
     assert first + rest == total
     assert 2**20 <= first < 2 * 2**20 < rest
-
-
-def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undisturbed_one(ranks, tmp_path):
-    ranks.push(folder=str(tmp_path))
-    ranks.run('undisturbed = train(f"{folder}/undisturbed.pt", save_plainly)')
-    for name, save in (("plain", "save_plainly"), ("whole", "save_whole")):
-        ranks.run("torch.save = crash", ranks=0)
-        with pytest.raises(CellError, match="rank 0 died"):
-            ranks.run(f'train(f"{{folder}}/{name}.pt", {save})')
-        ranks.push(folder=str(tmp_path))
-    with pytest.raises(CellError):
-        ranks.run('torch.load(f"{folder}/plain.pt", weights_only=True)')
-    ranks.run('resumed = train(f"{folder}/whole.pt", save_whole)')
-    whole = ranks.pull("undisturbed if rank else resumed")[1]
-    for resumed in ranks.pull("resumed"):
-        assert resumed == pytest.approx(whole[10:], abs=1e-6)
 
 
 def test_one_exchange_for_four_micro_batches_is_a_quarter_of_the_collectives_and_of_the_bytes(ranks, capsys):
