@@ -106,8 +106,8 @@ def load_for_all(model, path):
     Afterwards every rank's `model` must hold all of it, on the rank's own `device`; all ranks have built the same
     architecture. Change `model` in place and return nothing.
 
-    The specimen is what many guides show for data parallelism. It has two faults, and you see one after the other. In
-    the picture: a weight, then two buffers, the second one of integers.
+    The specimen has two faults, and you see one after the other. In the picture: a weight, then two buffers, the second
+    one of integers.
     Hint: A state dict has more than parameters. What does the model have that is no parameter, and is never trained?
     Hint: Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, unless
     `map_location` says otherwise.
@@ -145,8 +145,8 @@ def part_of(count, n, place):
 
     `count` rows, columns or layers are dealt out to `n` ranks. Return `(start, end)`, the part of the rank at this
     `place` (0 to n − 1): `start` belongs to it and `end` does not. The parts follow one another in the order of the
-    places, cover everything **once**, and differ by one at most; the **first** places get the longer parts. A part may
-    be empty. Communicate nothing: `n` is the size of some group, not of the world.
+    places and cover everything **once**; their lengths differ by one at most, and the **first** places get the longer
+    parts. A part may be empty. Communicate nothing: `n` is the size of some group, not of the world.
     Hint: `divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.
     Hint: Before part `place` there are `place` parts. How many of them are longer?
     Hint: `start` is `place` times the short length, plus `min(place, longer)`.
@@ -232,9 +232,9 @@ def load_slices(read, shapes, plan, part_of, group):
 
     `read(name, dim, start, end)` reads a part of a tensor from a checkpoint, and `read(name)` all of it; `shapes` has
     every tensor's shape. Return a dict with this rank's part of each. `plan[name]` is `(dim, stacked)`: cut along
-    dimension `dim`, by `part_of(count, n, place)`. If `stacked` is 2 or more, this dimension holds so many equal
-    matrices one after the other (as queries, keys and values do): cut **each** of them, and put the parts together
-    again. What is not in the plan, every rank needs whole.
+    dimension `dim`, by `part_of(count, n, place)`. If `stacked` is 2 or more, this dimension holds that many equal
+    matrices, one after the other (as queries, keys and values do): cut **each** of them, and put the parts together
+    again. Every rank needs all of a tensor that is not in the plan.
 
     The ranks that share a copy of the model form `group`; other groups have copies of their own. Read only what you
     return, and communicate nothing. In the picture, `up` is cut into rows, and `down`, which has two rows, into
@@ -268,9 +268,9 @@ broadcast from rank 0. All ranks compute the loss of the same rows. What do they
 ( ) the same loss on all ranks, that of the model in the file
     > That would be true of a model that consists of parameters. This one has a buffer, too.
 ( ) a different loss on every rank
-    > That would be true if something random were left. The buffer that nobody broadcasts begins with zeros, on every
+    > That would be true if something random were left. The buffer is not broadcast, and it begins with zeros on every
     rank.
-(x) one loss on rank 0, and another one that all other ranks share
+(x) one loss on rank 0, and a different one that all other ranks share
 ( ) nothing: rank 0 waits for ever in the broadcast
     > That would be true if the ranks had different numbers of parameters. All of them have built the same model, so
     their calls match.
@@ -289,7 +289,7 @@ its peak?
     > This is what four ranks hold. The question is about one of them.
 ( ) 48
     > `load_state_dict` copies number by number into the model that is there. It makes no third copy.
-Why: About 32: the model that it has built, with random numbers that nobody needs, and beside it everything that
+Why: About 32: the model that it has built, with random numbers that are not needed, and beside it everything that
 `torch.load` returns, until it has been copied. The others hold one copy.
 """)
 
@@ -340,7 +340,7 @@ Six layers for four ranks: `torch.arange(6).chunk(4)[rank]`. What does **rank 3*
 ( ) nothing: an empty tensor
     > DTensor, which cuts like `chunk`, gives its last ranks empty parts. `chunk` itself makes fewer parts.
 Why: An IndexError: `chunk(4)` rounds the length up, to 2, and after three chunks nothing is left. With `6 // 4 = 1`
-layer a rank, the formula of many guides, layers 4 and 5 belong to nobody, and no error says so.
+layer per rank, layers 4 and 5 belong to no rank, and no error says so.
 """)
 
 a_chunk_of_qkv = ask("""

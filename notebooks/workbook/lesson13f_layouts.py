@@ -100,14 +100,14 @@ def broken_load_stage(stage, whole, layers, part_of):
 def load_stage(stage, whole, layers, part_of):
     """Fill this rank's stage of the pipeline from the checkpoint of the whole model.
 
-    `whole` is a checkpoint of a model with so many `layers`: `whole[name]` reads one tensor, and going through `whole`
-    gives the names, such as `blocks.3.weight`. `stage` is this rank's part of the model: `stage.blocks` holds its
-    layers, those of `part_of(layers, world_size, rank)`, and counts them **from 0**. The first stage also has the
+    `whole` is a checkpoint of a model that has `layers` layers: `whole[name]` reads one tensor, and going through
+    `whole` gives the names, such as `blocks.3.weight`. `stage` is this rank's part of the model: `stage.blocks` holds
+    its layers, those of `part_of(layers, world_size, rank)`, and counts them **from 0**. The first stage also has the
     embedding, and the last one the head. Fill everything that `stage` has, buffers too, and read nothing else.
     Communicate nothing and return nothing.
 
-    The specimen is the loop that one finds in guides, and it raises no error. Run its check, and look at what the
-    stages hold. Numbers of −1 are those that the stage began with.
+    The specimen raises no error. Run its check, and look at what the stages hold. Numbers of −1 are those that the
+    stage began with.
     Hint: `strict=False` hides what goes wrong: names that the stage does not have are left out without a word. Take it
     away and read the error.
     Hint: Begin with the names that the stage has: `stage.state_dict()`. What are they called in the whole model?
@@ -193,7 +193,7 @@ def hand_out(pieces, shapes, part_of):
     Hint: A view such as `whole[start:end]` keeps the memory of all of `whole`. Copy your rows into a tensor of their
     own.
     Hint: A loop variable that still names the old tensor keeps it, while `next(pieces)` reads the new one: `del whole`.
-    And where a rank has no rows, nobody sends and nobody receives.
+    Send nothing to a rank that has no rows.
     Afterwards: Rank 0 never holds more than its part and one whole tensor. `dist.scatter` does the same in one call for
     each tensor, if all parts are filled up to the same shape. A broadcast of each tensor, after which every rank cuts,
     is simpler and sends more.

@@ -1,20 +1,20 @@
-"""Exercises of lesson 13g: a part of a file, a checkpoint for another number of ranks, and who writes what."""
+"""Exercises of lesson 13g: a part of a file, and a checkpoint for a different number of ranks."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.grading.exercise import Case, exercise
+from labkit.grading.exercise import Case
 from labkit.grading.prediction import ask
 from workbook.lesson13f import by_reading, filled, part_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, name_it, rank, torch, world_size
+    from labkit.rank.cell_names import device, name_it, rank, torch
 
 
 Box = tuple[list[int], list[int]]  # where a part of a tensor begins, and how large it is, in each dimension
@@ -101,17 +101,17 @@ def read_part(file, dtype, shape, offset, dim, start, end):
     `file.seek(place)` goes to a byte. `file.readinto(part.view(torch.uint8).numpy())` fills the contiguous tensor
     `part`, of whatever dtype, with the bytes that follow.
     Hint: Rows follow one another in the file, so the rows of a part are one run of bytes. Where does it begin?
-    Hint: A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. Make an
-    empty tensor of the part's shape and fill it.
+    Hint: A row has `torch.Size(shape[1:]).numel()` numbers (1 for a vector), each of `dtype.itemsize` bytes. `part` is
+    there, empty: fill it.
     Hint: For columns, each row of the part is a run of its own: it begins at number `i * shape[1] + start`.
     Afterwards: Rows are one read, columns one read for each row. Many small reads are slow on network storage; there it
     is better to read a run of whole rows and cut, or to save the file in the shards that will be loaded. The package
     `safetensors` reads files of this layout, and its `get_slice` gives you a part.
     """
-    # yours
     size = list(shape)
     size[dim] = end - start
     part = torch.empty(size, dtype=dtype)
+    # yours
     if dim == 0:
         file.seek(offset + start * torch.Size(shape[1:]).numel() * dtype.itemsize)
         file.readinto(part.view(torch.uint8).numpy())
@@ -200,9 +200,9 @@ def pieces_for_me(mine, chunks):
     Hint: Do that in each dimension, in the numbers of the whole tensor. Two boxes overlap if **every** dimension has a
     beginning before its end.
     Hint: Then subtract: `there` counts from the chunk's offsets, `here` from those of your own box.
-    Afterwards: This is all there is to loading with another number of ranks, along another dimension, or on another
-    mesh: `torch.distributed.checkpoint` keeps the list of boxes in its file `.metadata`, and each rank makes such a
-    list of pieces for every tensor.
+    Afterwards: Nothing more is needed to load with a different number of ranks, along a different dimension or on a
+    different mesh: `torch.distributed.checkpoint` keeps the list of boxes in its file `.metadata`, and each rank makes
+    such a list of pieces for every tensor.
     """
     pieces = []
     for i, (offsets, sizes) in enumerate(chunks):
@@ -215,95 +215,6 @@ def pieces_for_me(mine, chunks):
             pieces.append((i, there, here, [b - a for a, b in zip(first, after)]))
         # end
     return pieces
-
-
-Piece = tuple[str, int, int]  # the tensor's name, the row where the piece begins, its bytes
-
-
-def dealt(
-    held: Sequence[Sequence[Piece]],
-    load: Callable[[Piece], int] = lambda piece: piece[2],
-    tied: int = 1,
-    order: Callable[[Iterable[Piece]], Iterable[Piece]] = sorted,
-) -> list[list[Piece]]:
-    """Return what each rank writes: each piece goes to the one of its holders that has the least load so far."""
-    todo, mine = [0] * len(held), [[] for _ in held]
-    for piece in order(dict.fromkeys(tuple(piece) for pieces in held for piece in pieces)):
-        holders = [r for r, pieces in enumerate(held) if piece in map(tuple, pieces)]
-        writer = min(holders, key=lambda r: (todo[r], tied * r))
-        todo[writer] += load(piece)
-        mine[writer].append(piece)
-    return mine
-
-
-def _meshes(n: int) -> list[Case]:
-    def case(about: str, held: Sequence[Sequence[Piece]]) -> Case:
-        return Case([([[*pieces] for pieces in held],) for _ in range(n)], about)
-
-    copies = [[("down", 0, 400), ("norm", 0, 40), ("up", 0, 500)] for _ in range(n)]
-    grid = [[("bias", 0, 8), ("norm", 0, 4), ("up", 16 * (r % 2), 64)] for r in range(2 * n)]
-    uneven = [[("a", 0, 10), ("b", 0, 1), ("c", 0, 1), ("d", 0, 9), ("e", 0, 3), ("own", r, 5 * r)] for r in range(n)]
-    return [
-        case("three tensors, copied on all ranks", copies),
-        case(f"{n} copies in two parts each, on {2 * n} ranks; you see the first {n}", grid),
-        case("small and large ones, and one of each rank's own", uneven),
-        case("the lists are in no order", [pieces[r:] + pieces[:r] for r, pieces in enumerate(uneven, 2)]),
-        case("nothing is copied", [[("rows", 4 * r, 16), ("tail", r, 4)] for r in range(n)]),
-    ]
-
-
-def as_dealt(mine, held):
-    """Return the pieces, unless they are dealt out in a wrong way that is known."""
-    slips = {
-        "gives every piece to its first holder": dealt(held, lambda piece: 0)[rank],
-        "counts the pieces that a rank has to write, and not their bytes": dealt(held, lambda piece: 1)[rank],
-        "does not go through the pieces in sorted order": dealt(held, order=list)[rank],
-        "gives a piece to the last one of those that have equally few": dealt(held, tied=-1)[rank],
-        "goes through the largest pieces first": dealt(held, order=lambda all: sorted(all, key=lambda p: -p[2]))[rank],
-        "plans for the `world_size` ranks of the check, and not for `len(held)`": dealt(held[:world_size])[rank],
-        "returns all that this rank holds": sorted(map(tuple, held[rank])),
-    }
-    name_it(mine, dealt(held)[rank], slips)
-    return mine
-
-
-@exercise(
-    "Save every piece once",
-    lambda xs: [[[*piece] for piece in mine] for mine in dealt(xs[0][0])[: len(xs)]],
-    minutes=8,
-    difficulty=2,
-    inputs=_meshes,
-    forbids=("collectives",),
-    collect=as_dealt,
-)
-def mine_to_write(held):
-    """Return the pieces (name, row, bytes) that this rank writes, so that each is written once.
-
-    On a mesh with copies, several ranks hold the same piece, and one of them should write it. `held[r]` is the list of
-    the pieces that rank r holds, each a tuple `(name, row, bytes)`: the tensor, the row where the piece begins, and its
-    size. Equal tuples are the same piece. Every rank has the lists of all ranks, so all can work out the same plan
-    without a message. The plan is for `len(held)` ranks, which may be more than the check runs.
-
-    Go through the different pieces in sorted order. Give each one to the holder that has the fewest **bytes** to write
-    so far, and to the lowest rank if several have equally few. Return the list of the pieces that this `rank` writes,
-    in that order. Communicate nothing.
-    Hint: Make the set of all different pieces, sort it, and keep one total for each rank, whoever you are.
-    Hint: The holders of a piece are the ranks in whose list it is. `min(holders, key=...)` returns the first of the
-    smallest.
-    Hint: Add the bytes to the writer's total for **every** piece, and put the piece into your own list only if the
-    writer is you.
-    Afterwards: All ranks come to the same plan because they go through the same pieces in the same order. DCP makes its
-    plan on one rank instead: the ranks send what they hold, and get back what to write.
-    """
-    todo = [0] * len(held)
-    mine = []
-    for piece in sorted({tuple(piece) for pieces in held for piece in pieces}):
-        holders = [r for r, pieces in enumerate(held) if piece in [tuple(p) for p in pieces]]
-        writer = min(holders, key=lambda r: todo[r])
-        todo[writer] += piece[2]
-        if writer == rank:
-            mine.append(piece)
-    return mine
 
 
 a_file_with_an_object = ask("""
@@ -404,7 +315,7 @@ the next training step might, and then it waits: `saving.result()`. What does th
 ( ) a mixture: some tensors are old, others new
     > That would be true if the thread read the weights while they change. This is what has to be prevented.
 ( ) an error: the state has changed while it was saved
-    > Nobody looks for changes; and nobody has to.
+    > Nothing checks for changes, and nothing has to.
 Why: The old weights. Before it returns, `async_save` copies everything that it will write. So the price of going on at
 once is the memory of a second copy (of this rank's part), and the time to make it.
 """)

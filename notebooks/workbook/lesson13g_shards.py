@@ -83,7 +83,7 @@ def what_is_missing(rows, found):
     Hint: After each piece, everything is there up to `max(reached, end)`: a piece may end before one that came earlier.
     At the end, hold `reached` against `rows[name]`.
     Afterwards: All ranks have the same list, so all can stop with the same error, or all go back to an older
-    checkpoint, and nobody waits for anybody. DCP works like this: rank 0 makes the plan for loading, and if something
+    checkpoint, and no rank waits for another. DCP works like this: rank 0 makes the plan for loading, and if something
     is wrong on one rank, every rank raises an error that names that rank.
     """
     missing = []
@@ -141,7 +141,7 @@ def run_restack(restack, whole, stacked, old, new):
 
 
 @by_reading(
-    "Tensor-parallel shards for another number of ranks",
+    "Tensor-parallel shards for a different number of ranks",
     lambda xs, stacked, old, new: [
         np.concatenate([matrix[slice(*part_of(len(matrix), new, r))] for matrix in np.split(whole, stacked)])
         for r, (whole,) in enumerate(xs)
@@ -152,7 +152,7 @@ def run_restack(restack, whole, stacked, old, new):
     harness=run_restack,
 )
 def restack(read, rows, stacked, old, new, place, part_of):
-    """Return this rank's shard of a matrix of stacked matrices, from the shards of another number of ranks.
+    """Return this rank's shard of a matrix of stacked matrices, from the shards of a different number of ranks.
 
     A tensor-parallel shard of queries, keys and values is not one box: it has some rows of each. A matrix of `rows`
     rows is `stacked` matrices, one after the other, each of `size = rows // stacked` rows. Shard r of `old` ranks has

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import labkit
-from tests.live.lesson_cells import run_cells
+from labkit import CellError
+from tests.live.lesson_cells import code, run_cells
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -143,6 +144,21 @@ def pieces_for_me(mine, chunks):
             here = tuple(a - b for (a, _), b in zip(both, mine[0]))
             found.insert(0, (i, there, here, tuple(length for _, length in both)))
     return found
+""",
+    ],
+    "save_whole": [
+        """
+def save_whole(state, path):
+    import os
+    from pathlib import Path
+
+    if rank == 0:
+        with open(f"{path}.tmp", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file)
+        Path(f"{path}.tmp").replace(path)
+    comms.barrier()
 """,
     ],
     "mine_to_write": [
@@ -293,11 +309,30 @@ def test_the_cells_of_13g_find_every_number_again_bit_by_bit(lab, tmp_path):
         assert 133 <= int(needed) < 150, "two old thirds for one new half, and the headers"
     assert "the old weights: True" in said[0]
     for mine, pieces in zip(said, (79, 0, 79), strict=True):  # rank 1 has lost a third of every tensor
-        assert f"I have found {pieces} pieces; nobody has 79 runs of rows, such as ('prior', 12, 24)" in mine
+        assert f"I have found {pieces} pieces; no rank has 79 runs of rows, such as ('prior', 12, 24)" in mine
     for mine, what in itertools.product(said[:2], ("weights", "first moments")):
         assert f"{what}, restacked: 72 of 72 rows are right" in mine
         (right,) = re.findall(rf"^{what}, put together and cut: (\d+) of 72", "\n".join(mine), re.MULTILINE)
         assert int(right) < 36
+
+
+def test_a_run_that_is_killed_in_the_middle_of_a_checkpoint_ends_as_the_undisturbed_one(lab, tmp_path):
+    (source,) = [cell.source for cell in code("13g") if "def save_plainly(" in cell.source]
+    lab.run(source.removeprefix("%%px\n"))
+    lab.use("save_whole")
+    lab.push(folder=str(tmp_path))
+    lab.run('undisturbed = train(f"{folder}/undisturbed.pt", save_plainly)')
+    for name, save in (("plain", "save_plainly"), ("whole", "save_whole")):
+        lab.run("torch.save = resuming.crash", ranks=0)
+        with pytest.raises(CellError, match="rank 0 died"):
+            lab.run(f'train(f"{{folder}}/{name}.pt", {save})')
+        lab.push(folder=str(tmp_path))
+    with pytest.raises(CellError):
+        lab.run('torch.load(f"{folder}/plain.pt", weights_only=True)')
+    lab.run('resumed = train(f"{folder}/whole.pt", save_whole)')
+    whole = lab.pull("undisturbed if rank else resumed")[1]
+    for resumed in lab.pull("resumed"):
+        assert resumed == pytest.approx(whole[10:], abs=1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,47 @@ raises | thinks that its own box was saved | Rank 0: ValueError
         return [(chunks.index(mine), nowhere, nowhere, mine[1])]
 """
 
+save_whole = """
+wrong | writes over the old checkpoint | writes over the bytes
+    def save_whole(state, path):
+        if rank == 0:
+            torch.save(state, path)
+        dist.barrier()
+wrong | removes the old one first | gone before the new one
+    os.replace(path + ".new", path) → os.remove(path); os.replace(path + ".new", path)
+wrong | does not wait for rank 0 | loads the old one | dist.barrier() →
+wrong | leaves the bytes to the operating system | os.fsync first | os.fsync(file.fileno()) →
+wrong | keeps the old one under a name of its own | it leaves model.pt.bak beside the checkpoint
+    os.replace(path + ".new", path) → os.link(path, path + ".bak"); os.replace(path + ".new", path)
+wrong | calls fsync before it writes | before all bytes of the file
+    +             os.fsync(file.fileno())
+                  torch.save(state, file)
+    -             file.flush()
+    -             os.fsync(file.fileno())
+wrong | writes in /tmp and moves what it has written | it writes the new checkpoint in another folder
+    def save_whole(state, path):
+        import shutil
+        if rank == 0:
+            with open("/tmp/model.pt.new", "wb") as file:
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.move("/tmp/model.pt.new", path)
+        dist.barrier()
+wrong | lets every rank save | rank 1 saves, and rank 0 alone should
+    def save_whole(state, path):
+        with open(f"{path}.{rank}", "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.{rank}", path)
+        dist.barrier()
+deadlock | lets all but rank 0 come to the barrier | Rank 0 finished the function without it
+    -     dist.barrier()
+    +     else:
+    +         dist.barrier()
+"""
+
 mine_to_write = """
 wrong | counts pieces | that a rank has to write, and not their bytes | todo[writer] += piece[2] → todo[writer] += 1
 wrong | takes the lists as they are | if the function does not go through the pieces in sorted order
