@@ -31,6 +31,11 @@ def thirds(n: int, heads: int, length: int, size: int, seed: int) -> list[Any]:
     return [tuple(rng.normal(size=(heads, length, size)) for _ in range(3)) for _ in range(n)]
 
 
+def even(values: np.ndarray, *names: str) -> list[Any]:
+    """Make inputs to draw on a card: `values[r]`, [heads, positions, 1], on rank r; queries and keys are 0."""
+    return [tuple(v.astype(float) if name == "v" else 0.0 * v for name in names) for v in values]
+
+
 def broken_attend_gathered(q, k, v):
     k, v = (torch.cat(comms.all_gather(t), dim=1) for t in (k, v))
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -49,6 +54,7 @@ def broken_attend_gathered(q, k, v):
     gradients=True,
     tolerance=1e-6,
     counts_memory=False,
+    picture=lambda: even(10 * np.arange(1, 7).reshape(3, 1, 2, 1), *"qkv"),
 )
 def attend_gathered(q, k, v):
     """Return what this rank's queries see of all positions up to their own.
@@ -58,7 +64,8 @@ def attend_gathered(q, k, v):
     sequence: each position sees itself and all positions before it, also those on other ranks. Gradients have to flow
     back to everyone's `k` and `v`; with `comms.all_gather` they do.
 
-    The function below runs, and on one rank its result is right. Run the check first: on which one, and why?
+    The function below runs, and on one rank its result is right. Run the check first: on which one, and why? In the
+    picture, all queries and keys are 0, so a position gets the mean of the values that it sees.
     Hint: `is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first
     query, and which one should it have?
     Hint: Position i of rank r is position `r * length + i` of the sequence. Make a mask, [queries, keys], that is true
@@ -141,6 +148,10 @@ def run_merge_pieces(fn, out, top, total, scores, v):
     inputs=_states,
     tolerance=1e-9,
     promises=(Calls(0),),
+    picture=lambda: [
+        (*map(np.array, ([[[6.0]]], [[0.0]], [[float(k)]], [[[0.0, 0.0]]], [[[10.0], [20.0 + r]]])),)
+        for r, k in enumerate((3, 2, 1))
+    ],
     harness=run_merge_pieces,
 )
 def merge_pieces(out, top, total, scores, v):
@@ -153,6 +164,7 @@ def merge_pieces(out, top, total, scores, v):
     Now come the `scores`, [heads, queries, keys], of more keys, and their values `v`, [heads, keys, size]. A score is
     −inf where the query must not see the key, and a query may see none of them. Return the new `out`, `top` and
     `total`, as if all keys had come at once. Scores may be about 1,000, and no result may be nan. Communicate nothing.
+    In the picture, all scores are 0, so each power is 1.
     Hint: It is the softmax of lesson 08, with what came before in place of another rank. Both sums are relative to a
     maximum. What do you multiply them by when the maximum grows?
     Hint: exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).
@@ -260,6 +272,7 @@ def run_ring_attention(ring_attention, q, kv):
     difficulty=3,
     inputs=_blocks,
     tolerance=1e-9,
+    picture=lambda: [(q, np.stack([k, v])) for q, k, v in even(10 * np.arange(1, 7).reshape(3, 1, 2, 1), *"qkv")],
     forbids=("collectives",),
     promises=(OnlyTo(+1), Messages(lambda n: n - 1), WhileFolding()),
     least=Least(sent=lambda n, S: (n - 1) * S * 2 / 3, rounds=lambda n: n - 1),
@@ -277,7 +290,8 @@ def ring_attention(q, kv, fold):
 
     No rank gathers the blocks: they travel round the ring, from each rank to the **next** one, and a rank passes on
     what it got. It sends `world_size - 1` messages and no more. While a block is folded, the next one is already on its
-    way: begin to send and to receive, fold, then wait.
+    way: begin to send and to receive, fold, then wait. In the picture, all queries and keys are 0, and the state is
+    shown as attention: the mean of the values that a position sees.
     Hint: Blocks move to the next rank. So after one step a rank has the block of the rank before it, and after two that
     of the rank before that one.
     Hint: `dist.batch_isend_irecv` returns at once, with works to wait for: `room = torch.empty_like(kv)`, begin a send
@@ -338,10 +352,10 @@ def zigzag_positions(length):
     and each rank gets two of them. Rank r gets piece r, counted from 0, and one more. Return its positions in the
     sequence as a tensor of integers, in ascending order.
 
-    Which one more? A query at position i sees i + 1 keys, and all ranks shall have **equally many** pairs of a query
-    and a key that it sees. Communicate nothing.
-    Hint: Piece 0 is the cheapest, and rank 0 has it. Which piece should it get besides?
-    Hint: The dearest one. What the first of two pieces has less, the second has more.
+    Which one more? A query at position i sees i + 1 keys, and all ranks must have **equally many** pairs of a query and
+    a key that it sees. Communicate nothing.
+    Hint: Piece 0 is the cheapest, and rank 0 has it. Which other piece should it get?
+    Hint: The most expensive one. The cheaper a rank's first piece, the more expensive its second.
     Hint: `torch.arange(length).chunk(2 * world_size)` are the pieces, and `pieces[-1 - rank]` is the one that lies as
     far from the end as piece `rank` lies from the beginning.
     Afterwards: The sum of both pieces' work is the same for every rank, to the pair. Rank 0 holds the two ends of the
@@ -352,9 +366,8 @@ def zigzag_positions(length):
     return torch.cat([pieces[rank], pieces[-1 - rank]])
 
 
-what_needs_the_others = ask("""
-Each rank has some positions of the sequence, and all weights. Which parts of a transformer layer need something of the
-positions on other ranks?
+what_needs_the_others = ask(""" Each rank has some positions of the sequence, and all weights. Which parts of a
+transformer layer need something from positions on other ranks?
 ( ) all of them: a layer is one function of the whole sequence
     > Taken together it is. But most of its parts look at one position at a time.
 ( ) attention and the layer norms
@@ -372,8 +385,7 @@ Rank 2 has the queries of positions 512 to 767, and has gathered the keys and va
 `scaled_dot_product_attention(q, k, v, is_causal=True)`. Which keys does its **first** query see?
 (x) key 0 alone
 ( ) keys 0 to 512
-    > That would be right, and it would be true if the function knew that these queries begin at 512. Nobody has told
-    it.
+    > That would be right. But the function does not know that these queries begin at 512.
 ( ) keys 0 to 768: queries and keys are aligned at their ends
     > That is what you want when you generate text with a cache, and PyTorch has `causal_lower_right` for it.
     `is_causal=True` aligns both at the beginning.
@@ -406,7 +418,7 @@ Compared with the all-gather of all keys and values, a rank in the ring sends �
     buffers.
 (x) as much
 ( ) half, because masked blocks are skipped
-    > They are skipped when it comes to computing. But the ranks further on need them, so they travel.
+    > A rank skips them when it computes. But the ranks further on need them, so they travel.
 Why: As much. Either way, each rank passes on N − 1 blocks. (What `comms` adds lets the ranks agree on shapes.) What
 differs is that the ring computes in between and does not keep the blocks.
 """)

@@ -10,7 +10,7 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.promises import Calls, OnlyTo
 from workbook.lesson13_layers import shares
-from workbook.lesson13e import attended, block, block_of, known, scores_of, thirds
+from workbook.lesson13e import attended, block, block_of, even, known, scores_of, thirds
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, rank, torch, world_size
@@ -45,6 +45,7 @@ def run_swap_heads(swap_heads, q, k, v):
     ],
     tolerance=1e-9,
     promises=(Calls(2),),
+    picture=lambda: even(np.array([[[[10 * (r + 1)]], [[r + 1]], [[0]]] for r in range(3)]), *"qkv"),
     least=Least(sent=lambda n, S: (n - 1) / n * S * 4 / 3, rounds=lambda n: 2),
     counts_memory=False,
     harness=run_swap_heads,
@@ -56,6 +57,8 @@ def swap_heads(q, k, v, attend):
     divides the number of heads. `attend(q, k, v)` is causal attention for some heads and **all** positions. Exchange,
     so that each rank has all positions of its share of the heads (the first heads for rank 0), call `attend` once, and
     exchange back. Return a tensor like `q`: this rank's positions, all heads. **Two** all-to-alls are enough.
+
+    In the picture, three heads have different values, and all queries and keys are 0.
     Hint: For the all-to-all the first dimension must be the rank that gets it: heads 0 to heads / world_size − 1 go to
     rank 0. `view(3, world_size, -1, length, size)` names that dimension, `transpose` brings it to the front.
     Hint: What comes has the rank that sent it first, and its positions belong one after the other: bring that dimension
@@ -132,6 +135,7 @@ def run_ring_backward(ring_backward, q, kv, slope):
     difficulty=3,
     inputs=_sloped,
     tolerance=1e-9,
+    picture=lambda: [(q, np.stack([k, v]), 6 * v / v) for q, k, v in even(np.arange(1, 4).reshape(3, 1, 1, 1), *"qkv")],
     forbids=("collectives",),
     promises=(OnlyTo(+1),),
     budget=Budget(sent=lambda n, S: (2 * n - 1) * S / 2),
@@ -151,11 +155,13 @@ def ring_backward(q, kv, fold_back):
     The blocks travel as before, from each rank to the next, and a block's gradient **travels with it**: every rank adds
     its part. A block has made N − 1 steps when everyone has seen it; its gradient has to come home, which takes one
     more. Send no block on this last step, and no collective at all.
+
+    In the picture, all queries and keys are 0, so a query's gradient is shared evenly by the positions that it sees.
     Hint: Two tensors travel together: a block, and the gradient that has been collected for it. Add this rank's part
     first, then pass both on.
     Hint: `torch.stack([carried, kv])` is one message for both. After N steps a gradient is back on the rank whose block
     it belongs to.
-    Hint: In the last step nobody needs a block any more: send `carried` alone. What arrives then is the gradient of
+    Hint: In the last step no rank needs a block any more: send `carried` alone. What arrives then is the gradient of
     this rank's own block.
     Afterwards: The backward pass sends about twice as much as the forward pass. Its scores are computed anew from `q`,
     the block and one number a query, the logarithm of its `total` plus its `top`: they would take more memory than
