@@ -121,7 +121,7 @@ RANK and LOCAL_RANK of the last process are …
 Why: RANK says who you are in a collective, LOCAL_RANK which GPU you take.
 """,
     modulo_in_turn="""
-Every rank takes GPU `rank % 2`, as many programs do. This time the launcher deals the ranks out in turn: 0 and 2 are on
+Every rank takes GPU `rank % 2`. This time the launcher deals the ranks out in turn: 0 and 2 are on
 na, 1 and 3 on nb. So …
 ( ) each rank has a GPU of its own: 0 and 1 on each host
     > This would be true if the ranks of each host had neighbouring numbers. Here na has ranks 0 and 2, and both are
@@ -139,7 +139,7 @@ The script for both hosts has `MASTER_ADDR=127.0.0.1`, left over from tests on o
 (x) ranks 0 and 1 wait for ranks 2 and 3, which look for rank 0 on their own host
 ( ) two groups of two ranks form, one on each host
     > This would be true if each host had a rank 0. There is only one, and it waits for a world of four.
-Why: They wait until they give up. Rank 0's store is at port MASTER_PORT of na. On nb, 127.0.0.1 is nb, and nobody
+Why: They wait until they give up. Rank 0's store is at port MASTER_PORT of na. On nb, 127.0.0.1 is nb, and no process
 listens there. MASTER_ADDR has to be an address that all hosts reach. A host's name can be a trap, too: Debian writes
 `127.0.1.1` for it into the host's own /etc/hosts.
 """,

@@ -111,6 +111,49 @@ def choose_nics(rows):
     return chosen
 
 
+def _pats(n: int) -> list[Case]:
+    asked = [
+        (place, size, step)
+        for size in (2, 3, 4, 5, 7, 8)
+        for step in range((size - 1).bit_length())
+        for place in range(size)
+    ]
+    return _dealt(n, [*asked[:2], *_mixed(asked[2:])], "steps with 2 to 8 ranks", 10)
+
+
+@exercise(
+    "A step of PAT",
+    lambda xs: [pat_sends(*x) for x in xs],
+    minutes=12,
+    difficulty=3,
+    inputs=_pats,
+    picture=lambda: [(0, 8, 1), (1, 8, 2)],
+)
+def pat_sends(place, n, step):
+    """Return the receiver and the chunks that rank `place` sends in this step of PAT's all-gather.
+
+    An all-gather over `n` ranks: rank r brings chunk r. In PAT chunk c goes down a binomial tree from rank c, the
+    **farthest** jump first, and all n trees run at once. With d = 2^(L - 1 - step), where L is the number of steps,
+    ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …
+
+    It sends all chunks that it has by then and that the receiver still lacks. These are its own chunk and those that
+    came with the longer jumps before: the chunks of the ranks 0, 2d, 4d, … after it, modulo n.
+    Leave out a chunk whose owner is n or more ranks after the receiver: it would have gone all the way round.
+
+    Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks.
+    Hint: For n = 8 the distances are 4, 2, 1. In step 0, a rank has only its own chunk.
+    Hint: In step 1 (d = 2), it has its own and the one that came from 4 ranks after it: `place` and `place + 4`.
+    Hint: `range(0, n - d, 2 * d)` gives the distances from `place` to the chunks' owners.
+    Afterwards: Bruck's algorithm has the same steps from near to far, so its largest message travels the farthest. PAT
+    reverses them: the message with n/2 chunks goes to a neighbour. With little buffer space NCCL sends fewer chunks at
+    a time: the far steps first, then the near trees one after the other.
+    """
+    steps = (n - 1).bit_length()
+    d = 2 ** (steps - 1 - step)
+    chunks = [(place + far) % n for far in range(0, n - d, 2 * d)]
+    return [(place - d) % n, sorted(chunks)]
+
+
 def _places(n: int) -> list[Case]:
     asked = [(place, size) for size in (2, 3, 4, 5, 6, 7, 8, 13, 16) for place in range(size)]
     return _dealt(n, [*asked[:5], *_mixed(asked[5:])], "places in trees of 2 to 16 nodes", 10)
@@ -159,49 +202,6 @@ def tree_parents(place, n):
     up = first((place - 1) % n)
     return [first(place), (up + 1) % n if up >= 0 else -1]
     # end
-
-
-def _pats(n: int) -> list[Case]:
-    asked = [
-        (place, size, step)
-        for size in (2, 3, 4, 5, 7, 8)
-        for step in range((size - 1).bit_length())
-        for place in range(size)
-    ]
-    return _dealt(n, [*asked[:2], *_mixed(asked[2:])], "steps with 2 to 8 ranks", 10)
-
-
-@exercise(
-    "A step of PAT",
-    lambda xs: [pat_sends(*x) for x in xs],
-    minutes=12,
-    difficulty=3,
-    inputs=_pats,
-    picture=lambda: [(0, 8, 1), (1, 8, 2)],
-)
-def pat_sends(place, n, step):
-    """Return the receiver and the chunks that rank `place` sends in this step of PAT's all-gather.
-
-    An all-gather over `n` ranks: rank r brings chunk r. In PAT chunk c goes down a binomial tree from rank c, the
-    **farthest** jump first, and all n trees run at once. With d = 2^(L - 1 - step), where L is the number of steps,
-    ⌈log2 n⌉, every rank sends to the rank d **before** it, modulo n, in step 0, 1, 2, …
-
-    It sends all chunks that it has by then and that the receiver still lacks. These are its own chunk and those that
-    came with the longer jumps before: the chunks of the ranks 0, 2d, 4d, … after it, modulo n.
-    Leave out a chunk whose owner is n or more ranks after the receiver: it would have gone all the way round.
-
-    Return what rank `place` sends in `step` as a list: the receiver, and the sorted list of chunks.
-    Hint: For n = 8 the distances are 4, 2, 1. In step 0, a rank has only its own chunk.
-    Hint: In step 1 (d = 2), it has its own and the one that came from 4 ranks after it: `place` and `place + 4`.
-    Hint: `range(0, n - d, 2 * d)` gives the distances from `place` to the chunks' owners.
-    Afterwards: Bruck's algorithm has the same steps from near to far, so its largest message travels the farthest. PAT
-    reverses them: the message with n/2 chunks goes to a neighbour. With little buffer space NCCL sends fewer chunks at
-    a time: the far steps first, then the near trees one after the other.
-    """
-    steps = (n - 1).bit_length()
-    d = 2 ** (steps - 1 - step)
-    chunks = [(place + far) % n for far in range(0, n - d, 2 * d)]
-    return [(place - d) % n, sorted(chunks)]
 
 
 def _jobs(n: int) -> list[Case]:
@@ -354,7 +354,7 @@ From GPU0 to NIC3 the path is SYS. Which way does NCCL send the data?
     > NCCL could. But there is a faster way inside this server.
 ( ) through NIC8, which is GPU0's own card, and then through the network to the other rail
     > Where each rail has switches of its own, data climbs to the next level of switches to get from one to another,
-    and everybody's traffic meets there.
+    and the traffic of all rails meets there.
 (x) over NVLink to GPU5 of its own server, and from there through NIC3
 ( ) it cannot: a GPU uses its own card only
     > Nothing forbids another card. It is a question of the path.

@@ -20,6 +20,81 @@ if TYPE_CHECKING:
 on_paper = partial(exercise, counts_memory=False, promises=(Calls(0),))
 
 
+LINKS = (3e-6, 400e9, 14e-6, 50e9)  # latency and bandwidth inside a host, and between hosts
+
+
+@on_paper(
+    "How long does a hierarchical all-reduce take?",
+    lambda xs, **numbers: [hierarchical_seconds(**numbers)] * len(xs),
+    minutes=8,
+    difficulty=2,
+    inputs=options(
+        "nbytes hosts gpus near nvlink far nic",
+        ("one host: the rings inside it, alone", 1e9, 1, 8, *LINKS),
+        ("hosts of one GPU: the ring between hosts, alone", 1e9, 5, 1, *LINKS),
+        ("two hosts of 4: all three parts", 1e9, 2, 4, *LINKS),
+        ("12,500 hosts of 8", 1e9, 12_500, 8, *LINKS),
+        ("8 bytes: latency alone", 8.0, 100, 8, *LINKS),
+        ("free latency: bytes alone", 1e9, 16, 8, 0.0, 400e9, 0.0, 50e9),
+    ),
+    tolerance=1e-9,
+)
+def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
+    """Return the seconds that a hierarchical all-reduce takes.
+
+    `hosts` hosts of `gpus` ranks all-reduce `nbytes` bytes in three parts, one after the other: a reduce-scatter round
+    a ring in each host; then each rank all-reduces its part round a ring with the ranks in the same place of the other
+    hosts; then an all-gather round a ring in each host. A message inside a host takes `near` seconds and its bytes /
+    `nvlink`, one between hosts `far` seconds and its bytes / `nic`. Every rank has a NIC of its own and all begin
+    together. Return the seconds that it takes, a float.
+    Hint: A ring of k ranks on a buffer of B bytes: k - 1 rounds of B / k bytes for a reduce-scatter, as many for an
+    all-gather, and both for an all-reduce.
+    Hint: In a host the ring has `gpus` ranks and the buffer `nbytes`. Between hosts it has `hosts` ranks; what is the
+    buffer there?
+    Hint: Between hosts: 2 (hosts - 1) rounds of `nbytes / gpus / hosts` bytes.
+    Afterwards: 2 (hosts - 1) latencies are little for 16 hosts and a lot for 12,500. The bytes between hosts hardly
+    change: 2 S / gpus / nic, whatever the number of hosts.
+    """
+    part = nbytes / gpus
+    inside = 2 * (gpus - 1) * (near + part / nvlink)
+    between = 2 * (hosts - 1) * (far + part / hosts / nic)
+    return inside + between
+
+
+YEAR = 8766 * 3600.0  # in seconds
+
+
+@on_paper(
+    "How often should the job save?",
+    lambda xs, **numbers: [steps_between_checkpoints(**numbers)] * len(xs),
+    minutes=5,
+    inputs=options(
+        "mtbf ranks save step",
+        ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
+        ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
+        ("one rank", 5 * YEAR, 1, 60.0, 5.0),
+        ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
+        ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
+        ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
+    ),
+)
+def steps_between_checkpoints(mtbf, ranks, save, step):
+    """Return the number of training steps between two checkpoints.
+
+    Each of `ranks` ranks fails after `mtbf` seconds on average, independently of the others, and one failure stops the
+    job. Saving a checkpoint stops it for `save` seconds, and a training step takes `step` seconds. Between two
+    checkpoints, √(2 · C · M) seconds of work waste the least (Young, Daly), C being what a checkpoint costs and M the
+    mean time between failures **of the job**. Return the number of **steps** between two checkpoints, rounded to a
+    whole number (`round`), 1 at least.
+    Hint: Each of 100,000 ranks fails every five years. How often does **any** of them fail?
+    Hint: M = `mtbf / ranks`; then √(2 · `save` · M) seconds, divided by `step`.
+    Afterwards: Four times the ranks halve the interval. At 100,000 ranks that fail every five years it is about seven
+    minutes with a checkpoint of a minute, and then a sixth of the time is lost to saving and to work done twice.
+    """
+    seconds = (2 * save * mtbf / ranks) ** 0.5
+    return max(1, round(seconds / step))
+
+
 def _served(xs: Sequence[Any]) -> list[Any]:
     found = []
     for arrives, takes in xs:
@@ -72,47 +147,6 @@ def served(arrives, takes):
     return ends
 
 
-LINKS = (3e-6, 400e9, 14e-6, 50e9)  # latency and bandwidth inside a host, and between hosts
-
-
-@on_paper(
-    "How long does a hierarchical all-reduce take?",
-    lambda xs, **numbers: [hierarchical_seconds(**numbers)] * len(xs),
-    minutes=8,
-    difficulty=2,
-    inputs=options(
-        "nbytes hosts gpus near nvlink far nic",
-        ("one host: the rings inside it, alone", 1e9, 1, 8, *LINKS),
-        ("hosts of one GPU: the ring between hosts, alone", 1e9, 5, 1, *LINKS),
-        ("two hosts of 4: all three parts", 1e9, 2, 4, *LINKS),
-        ("12,500 hosts of 8", 1e9, 12_500, 8, *LINKS),
-        ("8 bytes: latency alone", 8.0, 100, 8, *LINKS),
-        ("free latency: bytes alone", 1e9, 16, 8, 0.0, 400e9, 0.0, 50e9),
-    ),
-    tolerance=1e-9,
-)
-def hierarchical_seconds(nbytes, hosts, gpus, near, nvlink, far, nic):
-    """Return the seconds that a hierarchical all-reduce takes.
-
-    `hosts` hosts of `gpus` ranks all-reduce `nbytes` bytes in three parts, one after the other: a reduce-scatter round
-    a ring in each host; then each rank all-reduces its part round a ring with the ranks in the same place of the other
-    hosts; then an all-gather round a ring in each host. A message inside a host takes `near` seconds and its bytes /
-    `nvlink`, one between hosts `far` seconds and its bytes / `nic`. Every rank has a NIC of its own and all begin
-    together. Return the seconds that it takes, a float.
-    Hint: A ring of k ranks on a buffer of B bytes: k - 1 rounds of B / k bytes for a reduce-scatter, as many for an
-    all-gather, and both for an all-reduce.
-    Hint: In a host the ring has `gpus` ranks and the buffer `nbytes`. Between hosts it has `hosts` ranks; what is the
-    buffer there?
-    Hint: Between hosts: 2 (hosts - 1) rounds of `nbytes / gpus / hosts` bytes.
-    Afterwards: 2 (hosts - 1) latencies are little for 16 hosts and a lot for 12,500. The bytes between hosts hardly
-    change: 2 S / gpus / nic, whatever the number of hosts.
-    """
-    part = nbytes / gpus
-    inside = 2 * (gpus - 1) * (near + part / nvlink)
-    between = 2 * (hosts - 1) * (far + part / hosts / nic)
-    return inside + between
-
-
 @on_paper(
     "How long does an average rank wait for the slowest?",
     lambda xs, **numbers: [expected_wait(**numbers)] * len(xs),
@@ -141,40 +175,6 @@ def expected_wait(hiccup, ranks):
     hiccups more, the logarithm of 100.
     """
     return hiccup * sum(1 / k for k in range(2, ranks + 1))
-
-
-YEAR = 8766 * 3600.0  # in seconds
-
-
-@on_paper(
-    "How often should the job save?",
-    lambda xs, **numbers: [steps_between_checkpoints(**numbers)] * len(xs),
-    minutes=5,
-    inputs=options(
-        "mtbf ranks save step",
-        ("16,384 ranks", 5 * YEAR, 16_384, 60.0, 5.0),
-        ("100,000 ranks", 5 * YEAR, 100_000, 60.0, 5.0),
-        ("one rank", 5 * YEAR, 1, 60.0, 5.0),
-        ("steps of two minutes", 5 * YEAR, 100_000, 60.0, 120.0),
-        ("a step longer than the best interval", 100 * 3600.0, 10_000, 1.0, 60.0),
-        ("saved in 5 s", 5 * YEAR, 100_000, 5.0, 7.0),
-    ),
-)
-def steps_between_checkpoints(mtbf, ranks, save, step):
-    """Return the number of training steps between two checkpoints.
-
-    Each of `ranks` ranks fails after `mtbf` seconds on average, independently of the others, and one failure stops the
-    job. Saving a checkpoint stops it for `save` seconds, and a training step takes `step` seconds. Between two
-    checkpoints, √(2 · C · M) seconds of work waste the least (Young, Daly), C being what a checkpoint costs and M the
-    mean time between failures **of the job**. Return the number of **steps** between two checkpoints, rounded to a
-    whole number (`round`), 1 at least.
-    Hint: Each of 100,000 ranks fails every five years. How often does **any** of them fail?
-    Hint: M = `mtbf / ranks`; then √(2 · `save` · M) seconds, divided by `step`.
-    Afterwards: Four times the ranks halve the interval. At 100,000 ranks that fail every five years it is about seven
-    minutes with a checkpoint of a minute, and then a sixth of the time is lost to saving and to work done twice.
-    """
-    seconds = (2 * save * mtbf / ranks) ** 0.5
-    return max(1, round(seconds / step))
 
 
 def _over_spine(xs: Sequence[Any], leaf: int, nbytes: float) -> list[float]:

@@ -145,9 +145,8 @@ mpi, mpi4py, nccl, rccl: **Root.** A root is a rank of the communicator. torch's
     world, also in a group; `group_src` and `group_dst` count within it.
 mpi, mpi4py, nccl, rccl: **Order in a group.** `key` orders the ranks of a split; ties keep their order.
     `dist.new_group([3, 2])` sorts its ranks: 2 is member 0.
-mpi, mpi4py: **Who makes a group.** `MPI_Comm_split` is called once by everybody, and everybody is in one of its
-    parts. `dist.new_group` makes one group a call, and every rank of the world makes all of them, in the same
-    order.
+mpi, mpi4py: **Who makes a group.** Every rank calls `MPI_Comm_split` once, and every rank is in one of its parts.
+    `dist.new_group` makes one group per call, and every rank of the world makes all of them, in the same order.
 mpi, mpi4py: **In place.** The same array as input and output is an error; say `MPI.IN_PLACE` instead of the input.
     torch works in place.
 mpi4py: **Lower case.** `comm.allreduce(x)`, `comm.bcast(x)` and so on pickle any object and return the result: like
