@@ -1,4 +1,4 @@
-"""Exercises of lesson 10 that let ranks go on: a parameter server, its replay in one process, and local SGD."""
+"""Exercises of lesson 10 that let ranks go on: a parameter server, local SGD, and a server's replay in one process."""
 
 from __future__ import annotations
 
@@ -151,19 +151,19 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
     gradient of what it has pulled, `gradient(pulled)`, and pulls the new weights, over and over, until what it gets is
     `nan`. The **server** takes as many gradients as there are `updates`, in the order in which they **arrive**. For
     each, it moves its weights in place, `weights -= lr * push`, calls `note(worker)` with the sender's rank, and sends
-    the new weights to this worker alone. Nobody waits for a slower worker. How workers are told to stop is written
-    already. Return nothing.
+    the new weights to this worker alone. No worker waits for a slower one. The lines that tell workers to stop are
+    written already. Return nothing.
 
-    In the picture all weights begin at 0. A worker's tiles before are its goal, and its gradient is `pulled - goal`.
-    Afterwards, rank 0 has its weights and whom it noted, and a worker the weights that it computed its gradients with.
-    `turns` says who sends when: behind the updates, each worker once more.
+    In the picture all weights begin at 0. On the left is each worker's goal, and its gradient is `pulled - goal`. On
+    the right, rank 0 has its weights and the ranks that it noted, and a worker has the weights with which it computed
+    its gradients. `turns` is the order in which workers send: after the updates, each sends once more.
     Hint: Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.
     Hint: `worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank
     0 and receives into `pulled`.
     Hint: Server: receive, move the weights in place, note, send the weights to `worker`. Worker:
     `dist.send(gradient(pulled), dst=0)`, then `dist.recv(pulled, src=0)`.
-    Afterwards: Six lines, and no worker waits for another. Look at what you gave up: the server moves its weights by a
-    gradient of weights that others have moved since.
+    Afterwards: Six lines, and no worker waits for another. The price: the server moves its weights by a gradient of
+    older weights, which others have moved since.
     """
     if rank == 0:
         push = torch.empty_like(weights)
@@ -183,74 +183,6 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
             dist.send(gradient(pulled), dst=0)
             dist.recv(pulled, src=0)
             # end
-
-
-def _recorded(n: int) -> list[Case]:
-    rng = np.random.default_rng([n, 4])
-
-    def case(order: Sequence[int], about: str) -> Case:
-        xs = [(np.array([1.0, 2.0]), np.array([1.0, 0.5])) for _ in range(n)]
-        return Case(xs, about, {"order": order, "lr": 0.25})
-
-    return [
-        case([1, 2, 1], "two workers"),
-        case([1, 1, 1], "a single worker"),
-        case([2, 1, 1, 1, 3, 2], "worker 2 comes back late"),
-        case(rng.integers(1, 6, 20).tolist(), "five workers, 20 updates"),
-        case([], "no update"),
-    ]
-
-
-def _with_gradient(start, slope, order, lr):
-    def gradient(pulled, worker, step):
-        assert isinstance(step, int), f"`step` is a whole number, and {step!r} comes"
-        return slope * pulled - worker - 10 * step
-
-    return list(order), start, gradient, lr
-
-
-def _weights_and_staleness(out, *_):
-    weights, staleness = out
-    return [weights, [int(s) for s in staleness]]
-
-
-@exercise(
-    "Replay an asynchronous run in one process",
-    lambda xs, **run: [[*replay_arrivals(*_with_gradient(*x, **run))] for x in xs],
-    minutes=12,
-    difficulty=2,
-    inputs=_recorded,
-    forbids=("collectives", "send", "recv"),
-    keeps_input=True,
-    tolerance=1e-9,
-    needs_messages=False,
-    setup=_with_gradient,
-    collect=_weights_and_staleness,
-)
-def replay_arrivals(order, weights, gradient, lr):
-    """Return the weights after the last update, and the staleness of each.
-
-    `order` lists which worker's gradient arrived at the server, one entry an update, and `weights` is where all began.
-    `gradient(pulled, worker, step)` gives what a worker sent after it had pulled these weights, in its own step 0, 1,
-    2, … Replay the run, without any communication, and return two things: the **weights** after the last update, and
-    for each update its **staleness**: how many updates of others the server had made since this worker pulled. Leave
-    `weights` itself as it is.
-    Hint: What does a worker hold that the server does not? The weights of its last visit. Keep them for each worker.
-    Hint: `pulled[worker]` are those weights, `version[worker]` is how many updates were in them. The staleness is the
-    difference between that and now.
-    Hint: New weights, then the staleness, then the worker pulls: `pulled[worker], version[worker] = weights, update +
-    1`. Write `weights = weights - …`: in place would change what others have pulled.
-    Afterwards: An asynchronous run is not reproducible, and its order of arrivals is all that is missing. Whoever
-    records it can debug the run in one process.
-    """
-    pulled = dict.fromkeys(order, weights)
-    version, steps, staleness = dict.fromkeys(order, 0), dict.fromkeys(order, 0), []
-    for update, worker in enumerate(order):
-        weights = weights - lr * gradient(pulled[worker], worker, steps[worker])
-        staleness.append(update - version[worker])
-        pulled[worker], version[worker] = weights, update + 1
-        steps[worker] += 1
-    return weights, staleness
 
 
 def local(xs, steps, every, lr, last=True, first=0, divisor=None, of="weights"):
@@ -339,8 +271,8 @@ def local_sgd(weights, gradient, steps, every, lr):
     lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. After `every`
     steps, all ranks replace their **weights** by the mean over the ranks, and again after each further `every` steps.
     They also do so after the last step, but never twice in a row. Change `weights` in place and return them. No other
-    communication. In the picture all weights begin at 0, the tiles before are the goals, and rank r's gradient is `(r
-    + 1) * (weights - goal * (step + 1))`.
+    communication. In the picture all weights begin at 0, the goals are on the left, and rank r's gradient is `(r + 1) *
+    (weights - goal * (step + 1))`.
     Hint: The two lines of lesson 00, on the weights, and only now and then.
     Hint: Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.
     Hint: `if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.
@@ -355,3 +287,71 @@ def local_sgd(weights, gradient, steps, every, lr):
             weights /= world_size
         # end
     return weights
+
+
+def _recorded(n: int) -> list[Case]:
+    rng = np.random.default_rng([n, 4])
+
+    def case(order: Sequence[int], about: str) -> Case:
+        xs = [(np.array([1.0, 2.0]), np.array([1.0, 0.5])) for _ in range(n)]
+        return Case(xs, about, {"order": order, "lr": 0.25})
+
+    return [
+        case([1, 2, 1], "two workers"),
+        case([1, 1, 1], "a single worker"),
+        case([2, 1, 1, 1, 3, 2], "worker 2 comes back late"),
+        case(rng.integers(1, 6, 20).tolist(), "five workers, 20 updates"),
+        case([], "no update"),
+    ]
+
+
+def _with_gradient(start, slope, order, lr):
+    def gradient(pulled, worker, step):
+        assert isinstance(step, int), f"`step` is a whole number, and {step!r} comes"
+        return slope * pulled - worker - 10 * step
+
+    return list(order), start, gradient, lr
+
+
+def _weights_and_staleness(out, *_):
+    weights, staleness = out
+    return [weights, [int(s) for s in staleness]]
+
+
+@exercise(
+    "Replay an asynchronous run in one process",
+    lambda xs, **run: [[*replay_arrivals(*_with_gradient(*x, **run))] for x in xs],
+    minutes=12,
+    difficulty=2,
+    inputs=_recorded,
+    forbids=("collectives", "send", "recv"),
+    keeps_input=True,
+    tolerance=1e-9,
+    needs_messages=False,
+    setup=_with_gradient,
+    collect=_weights_and_staleness,
+)
+def replay_arrivals(order, weights, gradient, lr):
+    """Return the weights after the last update, and the staleness of each.
+
+    `order` lists which worker's gradient arrived at the server, one entry per update, and `weights` is where all began.
+    `gradient(pulled, worker, step)` gives what a worker sent after it had pulled these weights, in its own step 0, 1,
+    2, … Replay the run, without any communication, and return two things: the **weights** after the last update, and
+    for each update its **staleness**: how many updates of others the server had made since this worker pulled. Leave
+    `weights` itself as it is.
+    Hint: What does a worker hold that the server does not? The weights of its last visit. Keep them for each worker.
+    Hint: `pulled[worker]` are those weights, `version[worker]` is how many updates were in them. The staleness is the
+    difference between that and now.
+    Hint: New weights, then the staleness, then the worker pulls: `pulled[worker], version[worker] = weights, update +
+    1`. Write `weights = weights - …`: in place would change what others have pulled.
+    Afterwards: An asynchronous run is not reproducible, but only its order of arrivals is missing. If you record the
+    order, you can debug the run in one process.
+    """
+    pulled = dict.fromkeys(order, weights)
+    version, steps, staleness = dict.fromkeys(order, 0), dict.fromkeys(order, 0), []
+    for update, worker in enumerate(order):
+        weights = weights - lr * gradient(pulled[worker], worker, steps[worker])
+        staleness.append(update - version[worker])
+        pulled[worker], version[worker] = weights, update + 1
+        steps[worker] += 1
+    return weights, staleness

@@ -69,17 +69,19 @@ def run_balanced_gradient(fn, seconds, rows):
 def balanced_gradient(gradient, rows, seconds):
     """Return the mean gradient of the batch; each rank computes as many rows as its speed allows.
 
-    A row takes this rank `seconds`, a float that was measured and differs from rank to rank. Share out the rows 0 to
-    `rows` − 1 of a batch, so that all ranks finish at nearly the same time: each takes one run of rows, in the order of
-    the ranks, as many as its part of the speed of all. `gradient(first, last)` computes rows `first` to `last` − 1 and
-    returns the **mean** gradient of these. Return the mean gradient of the **whole batch**, on every rank. No share is
-    empty here. In the picture row i has the gradient [i, i²].
-    Hint: A rank's speed is `1 / seconds` rows a second. Everybody needs everybody's, to know where their share begins.
+    A row takes this rank `seconds`, a measured float that differs from rank to rank. Share out the rows 0 to `rows` − 1
+    of a batch, so that all ranks finish at nearly the same time: each takes consecutive rows, in the order of the
+    ranks, and their number is in proportion to its speed. `gradient(first, last)` computes rows `first` to `last` − 1
+    and returns the **mean** gradient of these. Return the mean gradient of the **whole batch**, on every rank. No share
+    is empty here. In the picture row i has the gradient [i, i²].
+    Hint: A rank's speed is `1 / seconds` rows per second. To know where its share begins, a rank needs the speeds of
+    all.
     Hint: If you round each share by itself, rows are lost or doubled. Round the **borders**: those are sums of speeds.
     Hint: The mean gradient of few rows must not count as much as that of many: multiply by the rows of the share, sum
     up, divide by `rows`.
-    Afterwards: A slow device costs now what it lacks, not what all others wait: three devices at full speed and one at
-    a quarter of it do 3.25 devices' work, where equal shares get 1. And the step is the same to the last digits.
+    Afterwards: A slow device now costs only the work that it does not do; the others no longer wait for it. Three
+    devices at full speed and one at a quarter of it do the work of 3.25, where equal shares do the work of 1. And the
+    step is the same, except for rounding.
     """
     speed = torch.tensor([1 / seconds], dtype=torch.float64, device=device)
     speeds = [torch.empty_like(speed) for _ in range(world_size)]
@@ -203,7 +205,7 @@ def _bounds(n: int) -> list[Case]:
         case(0, 2 * (n - 1), "bound 0, step by step"),
         case(2, 9, "bound 2, nine updates"),
         case(3, 4 * n, "bound 3, worker 1 runs ahead as far as it may", eager=True),
-        case(9, 5, "a bound that nobody reaches"),
+        case(9, 5, "a bound that no worker reaches"),
     ]
 
 
@@ -270,18 +272,18 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
 
     The parameter server of `asynchronous_sgd` with a **bound** on how far workers run ahead of one another. The server
     knows how many steps each worker has finished: as many as gradients have come from it. A worker may go on, and is
-    sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Else it is held, and sent
-    the newest weights as soon as the slowest has caught up enough. Gradients are applied and noted as they come,
-    `updates` of them. After that, tell each worker to stop by sending it `nan`: those that are held at once, the others
-    as they send once more. Return nothing. The picture is as for `asynchronous_sgd`.
-    Hint: After each gradient one number has changed: this worker's steps. Who may go on now? Perhaps nobody, perhaps
-    others than this one: the slowest may have caught up.
+    sent the weights, only while it is **at most `bound` steps ahead** of the slowest worker. Otherwise it is held until
+    the slowest has caught up enough, and then it is sent the newest weights. Gradients are applied and noted as they
+    come, `updates` of them. After that, tell each worker to stop by sending it `nan`: those that are held at once, the
+    others as they send once more. Return nothing. The picture is as for `asynchronous_sgd`.
+    Hint: After each gradient one number has changed: this worker's steps. Which workers may go on now? Perhaps none,
+    and perhaps others than this one: the slowest may have caught up.
     Hint: Put the worker on the list `held` first. Then those of the list may go for whom `steps[w] -
     min(steps.values()) <= bound`.
     Hint: Take those that may go off the list, and send each of them the weights as they are now.
     Afterwards: With a bound of 0 the workers go step by step, as in synchronous training; without a bound it is the
-    asynchronous server. In between, a hiccup costs nobody anything, and a rank that is always slow holds everybody up
-    again: only `bound` steps later.
+    asynchronous server. In between, a hiccup costs nothing, and a rank that is always slow still holds all others up,
+    only `bound` steps later.
     """
     if rank == 0:
         # yours
@@ -417,16 +419,16 @@ def backup_sgd(weights, gradient, steps, need, lr, note):
     Write the server. For each of the `steps`: take gradients **of this step**, from whoever comes, until `need` of them
     are there, and call `note(worker)` for each. Move the weights in place by the **mean** of these, `weights -= lr *
     mean`. Then answer those whose gradients counted, with the next step and the new weights. A gradient of a step that
-    is over is **thrown away**, and its sender is answered at once, with the present step and weights. After the last
+    is over is **thrown away**, and its sender is answered at once, with the current step and weights. After the last
     step, answer each of the others as it comes. Return nothing. The picture is as for `asynchronous_sgd`.
     Hint: The first number of a message says for which step it was computed. What do you do with one of this step, and
     what with one of a step that is over?
     Hint: Keep those whose gradients counted on a list, and answer them once the weights have moved. A late one can be
-    answered at once: nothing will come of waiting.
+    answered at once: waiting would gain nothing.
     Hint: Keep the message `told = torch.cat([weights.new_tensor([step + 1]), weights])` of the last move: a late worker
     gets it at once, the others after the next move. At the end `world_size - 1 - need` workers are still on their way.
     Afterwards: Every gradient that counts is fresh, so this is synchronous SGD with a batch of `need` shares: no
-    staleness, and nobody waits for the last. The price is the work that is thrown away, and a bias: rows that always
+    staleness, and no step waits for the last. The price is the work that is thrown away, and a bias: rows that always
     come late are never learned.
     """
     told = torch.cat([weights.new_zeros(1), weights])  # a step, and the weights for it

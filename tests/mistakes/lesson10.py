@@ -23,8 +23,8 @@ wrong | calls a slow device with one row more a full shard | on ranks 0, 1 'shar
 not as asked | gathers column by column | Rank 0 makes 4 calls that communicate, comms.all_gather
     -     everyone = [torch.empty_like(mine) for _ in range(world_size)]
     -     dist.all_gather(everyone, mine)
-    -     table = torch.stack(everyone)  # a row a rank
-    +     table = torch.stack([torch.cat(comms.all_gather(column.reshape(1))) for column in mine], 1)  # a row a rank
+    -     table = torch.stack(everyone)  # a row per rank
+    +     table = torch.stack([torch.cat(comms.all_gather(column.reshape(1))) for column in mine], 1)  # a row per rank
 deadlock | gathers on rank 0 alone | Rank 1 finished the function without it
     dist.all_gather(everyone, mine) → if rank == 0: dist.all_gather(everyone, mine)
 """
