@@ -56,6 +56,21 @@ def _copies(n: int) -> list[Case]:
     ]
 
 
+def _named(out, everyone, passes=1):
+    """Name the usual mistakes in gradients that should be the means of everyone's; in pass k they are k times those."""
+    sums = [sum(same) for same in zip(*everyone)]
+
+    def each(gradients, divisor=1):
+        return [k * g / divisor for k in range(1, passes + 1) for g in gradients]
+
+    slips = {
+        "adds up and does not divide by the number of ranks": each(sums),
+        "leaves this rank's own gradients as they are": each(everyone[rank]),
+        "divides, and does not add up": each(everyone[rank], world_size),
+    }
+    name_it(out, each(sums, world_size), slips, "gradients")
+
+
 def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
     """Return what a model of these parameters and buffers holds, and its gradients after each backward pass."""
     everyone = everyones((params, buffers, grads))
@@ -82,15 +97,7 @@ def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
         }
         name_it(out[name], everyone[0][i], slips, name)
 
-    def each(gradients, divisor=1):
-        return [k * g / divisor for k in range(1, steps + 1) for g in gradients]
-
-    slips = {
-        "leaves this rank's own gradient in `p.grad`": each(everyone[rank][2]),
-        "adds up and does not divide by the number of ranks": each(sums[2]),
-        "divides, and does not add up": each(everyone[rank][2], world_size),
-    }
-    name_it(out["gradients"], each(sums[2], world_size), slips, "gradients")
+    _named(out["gradients"], [theirs[2] for theirs in everyone], steps)
     return out
 
 
@@ -100,24 +107,25 @@ def run_data_parallel(fn, params, buffers, grads, steps=1, frozen=False):
     inputs=_copies,
     minutes=6,
     picture=lambda: _counting(3),
+    counts_memory=False,  # what it sends, it sends in the backward pass
     harness=run_data_parallel,
 )
 def data_parallel(model):
     """Give all ranks rank 0's model, and let every backward() average the gradients.
 
-    Every rank calls `data_parallel(model)` once, before it trains. Ranks may have begun with different models: give all
-    of them rank 0's **parameters and buffers**. And see to it that from then on every `backward()` leaves in each
-    `p.grad` the **mean over the ranks**, without any further call: what you pass to
-    `p.register_post_accumulate_grad_hook(...)` is called with `p` as soon as the gradient of `p` is complete. A
-    parameter that is frozen (`p.requires_grad` is false) never gets a gradient, and torch refuses a hook on it. Return
-    nothing. The picture shows a parameter, a buffer and a gradient of each rank.
-    Hint: First all copies have to be equal. A model is its parameters **and** its buffers: which call gives every rank
-    what one of them has?
+    Every rank calls `data_parallel(model)` once, before it trains. The ranks' models may differ: give every rank
+    rank 0's **parameters and buffers**. From then on every `backward()` has to leave the **mean over the ranks** in
+    each `p.grad`, without any further call: autograd calls the function that you pass to
+    `p.register_post_accumulate_grad_hook(...)` with `p` as soon as the gradient of `p` is complete. A frozen parameter
+    (`p.requires_grad` is false) never gets a gradient, and torch refuses a hook on it. Return nothing. The picture
+    shows a parameter, a buffer and a gradient of each rank.
+    Hint: First make all copies equal. A model is its parameters **and** its buffers: which call gives every rank what
+    one rank has?
     Hint: `dist.broadcast(tensor.detach(), src=0)` for each tensor of `model.parameters()` and `model.buffers()`. Not
     every buffer is in the `state_dict`.
-    Hint: In the hook `p.grad` is there: all-reduce it in place, then divide it by `world_size`.
+    Hint: In the hook, `p.grad` is complete: all-reduce it in place, then divide it by `world_size`.
     Afterwards: This is data-parallel training in ten lines, and it is right. It is not fast: each tensor travels alone,
-    and while it travels the backward pass stands still.
+    and the backward pass stands still until it has arrived.
     """
     # yours
     for tensor in (*model.parameters(), *model.buffers()):
@@ -168,15 +176,19 @@ def _ready(n: int) -> list[Case]:
     ]
 
 
-def _gradients_and_sizes(sizes, grads, cap):
+def run_average_in_buckets(fn, grads, cap):
+    """Count the calls, name mistakes in the gradients, and collect these and the buckets' bytes."""
+    everyone = everyones(grads)
+    sizes = fn(grads, cap)
     made = calls()
     assert isinstance(sizes, list), "it returns no list: return the bytes of each bucket"
     assert made == len(sizes), f"it communicates {made} times for {len(sizes)} bucket{'s' * (len(sizes) != 1)}"
+    _named(grads, everyone)
     return {"gradients": grads, "sizes": sizes}
 
 
 @exercise(
-    "One all-reduce a bucket",
+    "One all-reduce per bucket",
     lambda xs, cap: [{"gradients": _averages(xs), "sizes": _filled([g.nbytes for g in xs[0][0]], cap)}] * len(xs),
     inputs=_ready,
     minutes=7,
@@ -185,24 +197,22 @@ def _gradients_and_sizes(sizes, grads, cap):
         sent=lambda n, S: 2 * (n - 1) / n * S,
         rounds=lambda n: len(_filled([4 * int(np.prod(s)) for s in SHAPES], LARGE_CAP)),
     ),
-    setup=lambda grads, cap: (grads, cap),
-    collect=_gradients_and_sizes,
+    harness=run_average_in_buckets,
 )
 def average_in_buckets(grads, cap):
     """Replace each gradient by its mean over the ranks, a bucket at a time; return the buckets' bytes.
 
     `grads` are the gradients of this rank, in the order in which they became ready; shapes, order and dtype are the
-    same on all ranks. Put them into buckets in this order: a bucket takes gradients until it holds `cap` bytes **or
-    more**, then it is closed and the next one begins. Replace each gradient by its **mean over the ranks**, in place,
-    with **one** all-reduce a bucket. Return the bytes of each bucket, a list of integers. `grad.nbytes` are the bytes
-    of a gradient. (In the picture there are three gradients and two buckets. What is returned stands on the right: 12
-    bytes each.)
-    Hint: The buckets are made for you. Several gradients in **one** call: what do you have to make of them first?
+    same on all ranks. The cell already puts them into buckets in this order: a bucket takes gradients until it holds
+    `cap` bytes **or more**. Replace each gradient by its **mean over the ranks**, in place, with **one** all-reduce per
+    bucket. The function returns the bytes of each bucket. (The picture shows three gradients in two buckets of 12 bytes
+    each.)
+    Hint: Several gradients in **one** call: what do you have to make of them first?
     Hint: `torch.cat` of the flattened gradients is one tensor. After the all-reduce it has to be taken apart again:
     `flat.split([…])` takes the lengths.
     Hint: `grad.copy_(part.view_as(grad))` brings a part back into the shape and the place of its gradient.
     Afterwards: The bytes are the same, and there are far fewer messages. The price is a copy into the bucket and one
-    back; DDP saves the second with `gradient_as_bucket_view=True`, where `p.grad` **is** a piece of the bucket.
+    back. With `gradient_as_bucket_view=True` DDP saves the second: `p.grad` **is** a piece of the bucket.
     """
     buckets = [[]]
     for grad in grads:
@@ -243,7 +253,7 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     """
     left_backward = [os.path.join(folder, str(r)) for r in range(world_size)]
 
-    half = len(xs) // 2
+    everyone, half = everyones(xs), len(xs) // 2
     order = [*range(half, len(xs)), *range(half)] if turned and rank % 2 else list(range(len(xs)))
     ps = [torch.nn.Parameter(torch.zeros_like(x)) for x in xs]
     finish = fn([[ps[i] for i in bucket] for bucket in layout])
@@ -273,6 +283,7 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
     late = f" in pass {left.index(min(left)) + 1}" if passes > 1 else ""
     assert all(n >= full for n in left), f"{said}{late}, and {min(left)} had left"
+    _named(out, everyone, passes)
     return out
 
 
@@ -290,21 +301,21 @@ def overlapped(buckets):
     """Let each bucket leave as soon as it may; return finish(), which waits for all of them.
 
     `buckets` is a list of lists of parameters, the same on all ranks. During a backward pass, all-reduce a bucket **as
-    soon as** the gradients of all of its parameters are there, and do not wait: with `async_op=True` the call returns a
-    handle at once. Return a function `finish()`: it is called after each `backward()`, waits for all buckets and leaves
-    in each `p.grad` the **mean over the ranks**. Then the next pass may begin.
+    soon as** the gradients of all its parameters are there, and do not wait: with `async_op=True` the call returns a
+    handle at once. Return a function `finish()`. It is called after each `backward()`, waits for all buckets and leaves
+    the **mean over the ranks** in each `p.grad`. Then the next pass may begin.
 
-    On another rank gradients may become ready in a different order. Collectives meet in the order in which they are
-    called, so on **every** rank bucket 0 leaves first, then bucket 1, and so on, even where bucket 1 is full first.
-    Hint: Keep a set `there` of parameters whose gradients are there, and a list `left` of buckets that have left. In
-    `ready`, look at the bucket whose turn it is, number `len(left)`: are all of its parameters there? And those of the
-    next one? Register `ready` as the hook of every parameter.
+    Gradients may become ready in a different order on different ranks. Collectives meet in the order in which they are
+    called. So on **every** rank bucket 0 leaves first, then bucket 1, and so on, even where bucket 1 is full first.
+    Hint: Keep a set `there` of the parameters whose gradients are there, and a list `left` of the buckets that have
+    left. In `ready`, look at the bucket whose turn it is, number `len(left)`: are all its parameters there? And those
+    of the next one? Register `ready` as the hook of every parameter.
     Hint: A full bucket becomes one flat tensor, and `dist.all_reduce(flat, async_op=True)` gives you its handle. Keep
     both in `left`.
     Hint: In `finish`: `work.wait()`, split the tensor, copy the parts divided by `world_size` into the gradients. Then
     clear `there` and `left`.
-    Afterwards: DDP does the same in C++, and for the same reason it lets its buckets leave in the order of their
-    numbers. So the bucket that is full first should be number 0. How does DDP know beforehand which one that will be?
+    Afterwards: DDP does the same in C++, and its buckets leave in the order of their numbers for the same reason. So
+    the bucket that is full first should be number 0. How can DDP know beforehand which one that will be?
     """
     # yours
     there, left = set(), []  # parameters whose gradients are there; buckets that have left: (flat, handle)
@@ -421,19 +432,19 @@ def run_accumulate(fn, *batches):
 def accumulate(ddp, batches, loss_of):
     """Leave the mean gradient of all micro-batches of all ranks, after one exchange.
 
-    `ddp` is a model wrapped in `DistributedDataParallel`, with no gradients yet, and `batches` is this rank's list of
-    micro-batches, all of one size and equally many on each rank. `loss_of(ddp, batch)` is the mean loss of one of them:
-    it calls `ddp`. Leave in the gradients the gradient of the mean loss over **all** micro-batches of **all** ranks,
-    and communicate **once**, however many parameters there are: inside `with ddp.no_sync():` nothing is sent. It has to
-    surround the forward pass, too. The activations of one micro-batch fit into memory, and of no more: call
-    `backward()` on each loss before the next micro-batch goes forward. Change no weights; what you return does not
-    count. (In the picture each micro-batch has one row, and the row is its gradient.)
-    Hint: `backward()` adds to what is in `p.grad` already. DDP averages whatever stands there when it communicates.
+    `ddp` is a model wrapped in `DistributedDataParallel`, with no gradients yet. `batches` is this rank's list of
+    micro-batches, all of one size, and the same number on each rank. `loss_of(ddp, batch)` calls `ddp` and returns the
+    mean loss of one of them. Leave in each `p.grad` the gradient of the mean loss over **all** micro-batches of **all**
+    ranks, and communicate **once**, however many parameters there are. Inside `with ddp.no_sync():` nothing is sent; it
+    has to surround the forward pass, too. Memory holds the activations of only one micro-batch: call `backward()` on
+    each loss before the next micro-batch goes forward. Change no weights and return nothing. (In the picture each
+    micro-batch has one row, and the row is its gradient.)
+    Hint: `backward()` adds to what is already in `p.grad`. When DDP communicates, it averages what it finds there.
     Hint: All micro-batches but the last one go inside `with ddp.no_sync():`, forward and backward.
     Hint: A mean over k micro-batches is the sum of their means, divided by k. Divide each loss before its backward
     pass.
-    Afterwards: With k micro-batches, a k-th of the bytes: the cheapest compression that there is, and it is exact. It
-    pays wherever a batch does not fit into memory anyway.
+    Afterwards: With k micro-batches you send a k-th of the bytes, and the result is exact. That is the cheapest
+    compression there is.
     """
     with ddp.no_sync():
         for batch in batches[:-1]:

@@ -1,4 +1,4 @@
-"""Exercises of lesson 09 as training needs them: a checkpoint, uneven batches, a loss over all ranks, fewer bytes."""
+"""Exercises of lesson 09b: uneven batches, a loss over all ranks, fewer bytes."""
 
 from __future__ import annotations
 
@@ -82,15 +82,15 @@ def average_by_rows(model, rows):
 
     The last batch of an epoch is short, and the ranks get different numbers of its rows. `p.grad` is the gradient of
     the mean loss of **this rank's** `rows` rows. Replace it by the gradient of the mean loss of **all** ranks' rows, on
-    every rank. A rank without rows has computed nothing: its `p.grad` is `None` before, and it needs the same gradient
-    as the others afterwards. **One** call that communicates. Return nothing. (In the picture: a gradient of two
-    numbers, and `rows`.)
-    Hint: Means do not add up. What does, and what has to travel with it? Lesson 08 has met this.
-    Hint: Each rank brings its gradient **times** its rows, and its rows. A rank without rows brings zeros and 0.
+    every rank. A rank without rows has computed nothing: its `p.grad` is `None` before, and afterwards it needs the
+    same gradient as the others. Make **one** call that communicates. Return nothing. (The picture shows a gradient of
+    two numbers, and `rows`.)
+    Hint: You cannot add means. What can you add, and what has to travel with it? Lesson 08 had the same problem.
+    Hint: Each rank sends its gradient **times** its rows, and its rows. A rank without rows sends zeros and 0.
     Hint: One flat tensor: all gradients times `rows`, and `rows` behind them. All-reduce it, and divide by its last
     number.
-    Afterwards: In DDP, where the average over the ranks is built in, the same is done before the backward pass:
-    multiply the loss by rows × N / all rows. For language models the rows are tokens, and padding does not count.
+    Afterwards: DDP always averages over the ranks, so with DDP you weigh before the backward pass: multiply the loss by
+    rows × N / all rows. For language models the rows are tokens, and padding does not count.
     """
     grads = [torch.zeros_like(p) if p.grad is None else p.grad * rows for p in model.parameters()]
     flat = torch.cat([*(grad.flatten() for grad in grads), grads[0].new_tensor([rows])])
@@ -123,7 +123,7 @@ def broken_contrast(a, b):
 
 
 @exercise(
-    "Every rank's loss depends on everybody",
+    "Every rank's loss depends on all ranks",
     _contrast,
     inputs=_pairs,
     difficulty=2,
@@ -135,18 +135,19 @@ def contrast(a, b):
 
     As in CLIP, rank r has pairs: row i of `a` belongs to row i of `b`, and all ranks have equally many. Each row of `a`
     has to find its partner among **all** ranks' rows of `b`: the loss is the cross-entropy of the logits `a @ b.T`,
-    with the partner's place as the target. Return the mean loss of this rank's rows. The specimen is found in many
-    programs, and its value is right.
+    with the partner's place as the target. Return the mean loss of this rank's rows. The function in the cell returns
+    the right loss, and its gradient is wrong.
 
-    Every rank calls `backward()` on its own loss, and what is wanted is the gradient of the **sum of all ranks'
-    losses**: every rank's loss depends on every rank's `b`. (DDP then divides by the number of ranks.)
-    Hint: The gradients of `a` are right. Whose losses depend on a row of my `b`, and how do they tell me?
-    Hint: On the way back every rank knows the slope of its own loss for **all** rows of `b`. The sum over the ranks is
-    what is wanted, and my part of it: a reduce-scatter.
-    Hint: A `torch.autograd.Function`: forward an all-gather, backward an all-reduce of the slope, of which you return
-    your rows. Or use `comms.all_gather(b)`, which knows its own way back.
-    Afterwards: What an all-gather has spread, a reduce-scatter brings home. Without it the model trains, only worse:
-    each row of `b` learns from the loss of one rank, and the others' are noise to it.
+    Every rank calls `backward()` on its own loss. Make the gradients those of the **sum of all ranks' losses**: every
+    rank's loss depends on every rank's `b`. (DDP then divides by the number of ranks.)
+    Hint: The gradients of `a` are right. Which ranks' losses depend on a row of my `b`, and how does my rank learn of
+    it?
+    Hint: In the backward pass every rank knows the gradient of its own loss with respect to **all** rows of `b`. You
+    need the sum of these over the ranks, and of the sum your own rows: a reduce-scatter.
+    Hint: Write a `torch.autograd.Function`: forward an all-gather, backward an all-reduce of the gradient, of which you
+    return your rows. Or use `comms.all_gather(b)`, which has the right backward pass.
+    Afterwards: The backward pass of an all-gather is a reduce-scatter. Without it the model still trains, only worse:
+    each row of `b` learns from the loss of one rank alone.
     """
 
     class AllGather(torch.autograd.Function):
@@ -230,7 +231,7 @@ def run_compressed_average(fn, grad, error):
 
 
 @exercise(
-    "Half the bytes, and nothing is lost for good",
+    "Half the bytes, and nothing lost for good",
     _compressed,
     inputs=_with_errors,
     minutes=20,
@@ -246,21 +247,21 @@ def compressed_average(grad, error):
     `grad` and `error` are flat float32 tensors of equal length, the same length on all ranks. Return the mean over the
     ranks of `grad + error` as float32, and send **bfloat16** only. Do it in this way: round `grad + error` to bfloat16,
     and keep what the rounding has lost in `error`, in place, for the next step. Send the rounded numbers so that they
-    are **added up in float32**: rank r gets everybody's r-th part, adds up, divides by the number of ranks and rounds
-    the mean of its part to bfloat16; then everybody gets all parts.
+    are **added up in float32**: rank r gets every rank's r-th part, adds these up, divides by the number of ranks and
+    rounds the mean of its part to bfloat16; then every rank gets all parts.
 
     The length need not be a multiple of the number of ranks: pad with zeros. No rank may send more than a ring
-    all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16. (In the picture: `grad` and `error`
+    all-reduce of bfloat16 would. Gloo's all-to-all and all-gather take bfloat16. (The picture shows `grad` and `error`
     before, the mean and `error` after.)
-    Hint: Three things: what to send, what to keep, and how to add up without a sum in bfloat16. For the last one, an
-    all-reduce cut in two: who adds up which part?
+    Hint: Three questions: what to send, what to keep, and how to add up without a sum in bfloat16. For the last one,
+    cut an all-reduce in two: which rank adds up which part?
     Hint: `wanted = grad + error`, `sent = wanted.bfloat16()`, `error.copy_(wanted - sent)`. Then
-    `dist.all_to_all_single(parts, padded)` brings everybody's r-th part to rank r.
+    `dist.all_to_all_single(parts, padded)` brings every rank's r-th part to rank r.
     Hint: `parts.view(world_size, -1).float().sum(0) / world_size` is the mean of this rank's part; round it and
     `dist.all_gather_single` it.
-    Afterwards: What rounding loses now is sent later, so the losses do not add up over the steps: this is error
-    feedback. The more a compression leaves out, the more depends on it. A library that reduces bfloat16 rounds at every
-    addition, and loses the more, the more ranks there are.
+    Afterwards: What rounding loses now is sent later, so the errors do not add up over the steps: this is error
+    feedback. The more a compression leaves out, the more it needs error feedback. A library that reduces in bfloat16
+    rounds at every addition, so it loses more with more ranks.
     """
     wanted = grad + error
     sent = wanted.bfloat16()
@@ -268,7 +269,7 @@ def compressed_average(grad, error):
 
     padded = torch.nn.functional.pad(sent, (0, -len(sent) % world_size))
     parts = torch.empty_like(padded)
-    dist.all_to_all_single(parts, padded)  # everybody's part number `rank`
+    dist.all_to_all_single(parts, padded)  # every rank's part number `rank`
     mine = parts.view(world_size, -1).float().sum(0) / world_size
 
     means = torch.empty_like(padded)
