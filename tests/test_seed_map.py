@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -66,7 +67,7 @@ def only_told(text: str, folder: Path) -> Iterator[str]:
     for item, where in (row for found in rows(text).values() for row in found):
         places = [target.partition("#") for target in LINK.findall(where)]
         scripts = [name for name, *_ in places if name.endswith(".py")]
-        runs = [a for name, _, a in places if name.endswith(".ipynb") and a in running(folder / name)]
+        runs = [a for name, _, a in places if name.endswith(".ipynb") and unquote(a) in running(folder / name)]
         if not (scripts or runs or LATER.findall(where) or item.startswith("Link: ")):
             yield item
 
@@ -80,7 +81,7 @@ def broken_links(text: str, folder: Path, page: str = "README.md") -> Iterator[s
         path = folder / (name or page)
         if not path.is_file():
             yield f"{target}: there is no {name}"
-        elif anchor and anchor not in anchors(path):
+        elif anchor and unquote(anchor) not in anchors(path):
             yield f"{target}: {path.name} has no such heading"
 
 

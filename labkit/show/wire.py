@@ -108,7 +108,7 @@ class Wire(Picture):
 
     @cached_property
     def _like(self) -> dict[str, str] | None:
-        """As what the textbook has the counted bytes: {} as asked, else the other operation of each; None as nothing."""
+        """What the textbook has the counted bytes for: {} for what was asked, else other operations."""
         return traffic.likeness(np.array(self.matrix), self._asked)
 
     @cached_property

@@ -63,8 +63,8 @@ def draw(scene: Scene) -> Axes:
     for limit in scene.limits:
         points = _seen(panel, limit)
         join(ax, points, color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)), zorder=1)
-        for x, at in points[:1]:  # its figure tells it from the other limits
-            write(ax, x + 0.1, at - 0.2, limit.said.rpartition(", ")[2], 7.5, FAINT, "left")
+        for x, high in points[:1]:  # its figure tells it from the other limits
+            write(ax, x + 0.1, high - 0.2, limit.said.rpartition(", ")[2], 7.5, FAINT, "left")
     for i, table in enumerate(scene.tables):
         points, look = _seen(panel, table), {"color": stroke(i), "linestyle": STYLES[i % 4]}
         join(ax, points, linewidth=1.6, zorder=3, **look)
