@@ -21,7 +21,7 @@ wrong | reduces between the hosts, and hands nothing out | on ranks 0, 1 element
 """
 
 expected_wait = """
-wrong | returns what the slowest takes, not what one waits for it | one rank waits for nobody | range(2, → range(1,
+wrong | returns what the slowest takes, not what one waits for it | one rank waits for no other | range(2, → range(1,
 raises | counts from 0 | Ranks 0, 1: ZeroDivisionError | range(2, → range(
 wrong | leaves out the last rank | two ranks: on ranks 0, 1 element 0 is 0 | ranks + 1) → ranks)
 wrong | waits for one hiccup, however many ranks there are | on ranks 0, 1 element 0 is 0.02
