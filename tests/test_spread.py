@@ -175,7 +175,7 @@ def test_the_address_is_the_one_that_other_hosts_are_reached_from(monkeypatch):
 def test_a_name_without_an_address_is_said(monkeypatch):
     monkeypatch.setattr(spread_module, "_output", lambda argv: "")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *args: (_ for _ in ()).throw(OSError()))
-    with pytest.raises(LabError, match="Nobody here knows a host 'nx'"):
+    with pytest.raises(LabError, match="The host 'nx' is not known here"):
         assert wished(hosts=["nx"]).address
 
 

@@ -63,13 +63,13 @@ while it travels.
 """,
     saved_at_best="""
 Afterwards, the exchange costs a time E on top of the computing. How much of E does overlap save at best?
-( ) nothing: the bytes are the same
-    > The bytes are the same, but most of them travel while the rank computes.
-( ) about a quarter
-    > This would be true if only one of the four large buckets were hidden.
-(x) about three quarters
 ( ) all of E
     > The last bucket, about a quarter of the bytes, has nothing to hide behind.
+(x) about three quarters
+( ) about a quarter
+    > This would be true if only one of the four large buckets were hidden.
+( ) nothing: the bytes are the same
+    > The bytes are the same, but most of them travel while the rank computes.
 Why: About three quarters. Each layer's bucket travels while the layer before it computes, and the last quarter of the
 bytes leaves when the computing is over. What you measure differs from that: copying into buckets and back takes time,
 on CPU ranks the threads that send need the same cores as the computing, and one large exchange can take longer than

@@ -26,16 +26,6 @@ def cut(flat: np.ndarray, n: int, place: int) -> np.ndarray:
     return np.pad(flat, (0, -len(flat) % n)).reshape(n, -1)[place]
 
 
-def in_words(means: Any, words: str) -> Any:
-    """Return what `means` returns; for a card that shows no numbers, what each rank ends with in words."""
-    return lambda xs, **options: means(xs, **options) if any(xs) else [words] * len(xs)
-
-
-def no_numbers() -> list[tuple[()]]:
-    """Return what a card draws where numbers would tell nothing."""
-    return [()] * 3
-
-
 def padded(flat):
     """Copy a flat tensor, filled up with zeros to equal parts for all ranks."""
     return torch.nn.functional.pad(flat, (0, -len(flat) % world_size))

@@ -11,8 +11,9 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import kept
-from workbook.lesson11 import cut, in_words, no_numbers, on_shards, padded
+from workbook.lesson11 import cut, on_shards, padded
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, torch, world_size

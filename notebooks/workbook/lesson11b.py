@@ -13,8 +13,9 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from labkit.theory.record import Record
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import calls, kept, my_group, with_gradients
-from workbook.lesson11 import cut, in_words, no_numbers
+from workbook.lesson11 import cut
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size

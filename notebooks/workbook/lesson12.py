@@ -13,19 +13,10 @@ import numpy as np
 from labkit.grading.exercise import ANY, Case, exercise
 from labkit.grading.prediction import SEEN, ask, series
 from labkit.theory.log import Log
+from workbook.cards import in_words, no_numbers
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import dist, everyones, name_it, rank, recorder, torch, world_size
-
-
-def in_words(means: Any, words: str) -> Any:
-    """Return what `means` returns; for a card that shows no numbers, what each rank ends with in words."""
-    return lambda xs, **options: means(xs, **options) if any(xs) else [words] * len(xs)
-
-
-def no_numbers() -> list[tuple[()]]:
-    """Return what a card draws where numbers would tell nothing."""
-    return [()] * 3
 
 
 on_stages = partial(exercise, tolerance=1e-5, counts_memory=False)  # forward and back through the stages of a pipeline

@@ -13,7 +13,8 @@ from labkit.floor.errors import LabError
 from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson12 import batches, in_words, no_numbers, on_stages, placed, stage_backward, stage_forward, trained
+from workbook.cards import in_words, no_numbers
+from workbook.lesson12 import batches, on_stages, placed, stage_backward, stage_forward, trained
 from workbook.tools import pipeline
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import numpy as np
 
 from labkit.grading.exercise import Case
 from labkit.grading.promises import Calls
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import as_many_groups
-from workbook.lesson12 import batches, in_words, no_numbers, on_stages, trained
+from workbook.lesson12 import batches, on_stages, trained
 from workbook.lesson12_orders import in_order, ordered, run_as_in, run_orders, three_stages
 from workbook.tools import pipeline
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from labkit.grading.exercise import Case, exercise
 from labkit.grading.promises import Calls
-from workbook.lesson12 import in_words, no_numbers
+from workbook.cards import in_words, no_numbers
 from workbook.lesson13 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, sum_out, teams
 
 if TYPE_CHECKING:

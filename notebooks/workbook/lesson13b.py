@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 
 from labkit.grading.exercise import Case, exercise
-from workbook.lesson12 import in_words, no_numbers
+from workbook.cards import in_words, no_numbers
 from workbook.lesson13 import OF_A_LAYER, both_passes, called, copy_in, my_parts
 from workbook.lesson13_layers import OF_AN_MLP, back_from_the_whole, gelu, gradients_of, one_bias
 

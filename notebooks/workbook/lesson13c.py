@@ -11,8 +11,8 @@ from labkit.floor.words import count
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import options
 from labkit.grading.promises import Calls, Once
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import my_group
-from workbook.lesson12 import in_words, no_numbers
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, dist, rank, torch, world_size

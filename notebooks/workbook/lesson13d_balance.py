@@ -60,17 +60,14 @@ def run_mixture_gradients(mixture_gradients, shared, experts):
         mine = list(with_gradients(*experts))
     mixture_gradients(copies, mine)
     for p, sums in zip(mine, experts):
-        assert sums is not None or p.grad is None, (
-            "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
-        )
+        left = "An expert that no token has reached came with `p.grad` None, and it is a tensor now. Leave it None."
+        assert sums is not None or p.grad is None, left
         if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
             continue
-        assert not torch.equal(p.grad, sums), (
-            "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
-        )
-        assert not torch.allclose(p.grad, sums / world_size**2), (
-            "The experts' gradients are divided by the number of ranks twice."
-        )
+        still = "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
+        assert not torch.equal(p.grad, sums), still
+        twice = "The experts' gradients are divided by the number of ranks twice."
+        assert not torch.allclose(p.grad, sums / world_size**2), twice
         totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
         means = [sums / (rank + 1) * total / world_size for total in totals]
         assert not any(torch.allclose(p.grad, mean) for mean in means), (

@@ -168,7 +168,7 @@ def test_inputs_stay_as_they_are_and_ranks_share_nothing(name):
         (lambda: c.reduce_scatter([[1, 2], [1, 2, 3]]), "Rank 1 brings 3 chunks"),
         (lambda: c.reduce_scatter([[1, 2], [1, 2]], splits=[1, 2]), "do not cut 2 elements"),
         (lambda: c.reduce_scatter([[[1], [2]], [[1], [2, 3]]]), "disagree on shape"),
-        (lambda: c.all_to_all([[1], [2]], splits=[[1, 0]]), "one row a rank"),
+        (lambda: c.all_to_all([[1], [2]], splits=[[1, 0]]), "one row per rank"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do_next(call, says):

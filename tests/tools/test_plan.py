@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from labkit.floor.errors import LabError
-from workbook.capstone import mesh_price
+from workbook.capstone_whole import mesh_price
 from workbook.tools import costs, plan, sharding
 from workbook.tools.plan import Mesh, Model
 

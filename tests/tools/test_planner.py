@@ -10,10 +10,11 @@ import pytest
 
 import labkit
 from labkit import LabError
-from labkit.faces import progress, task
+from labkit.faces import progress
 from workbook.tools.planning import JOBS, Plan, Price, best, plot
 from workbook.tools.planning.planner import Planner
 from workbook.tools.planning.show import Links, Planned
+from workbook.tools.progress.face import progress as overview
 
 CAPSTONE = Plan(4, 8, 2, 64, zero=1, sequence=True)
 
@@ -64,14 +65,14 @@ def test_what_was_kept_stands_beside_exercises_and_predictions(place: Path):
 
 
 def test_progress_says_what_the_best_plans_took():
-    assert "Plans" not in repr(task.overview("15c"))
+    assert "Plans" not in repr(overview(None, "15c"))
     progress.plan("66B", 1.081)
     progress.plan("7B", 1.0)
     said = "Plans: 66B in 1.08 and 7B in 1.00 times the best plan's time"
-    for table in (task.overview(), task.overview("15c")):
+    for table in (overview(None), overview(None, "15c")):
         assert repr(table).endswith(said)
         assert said in table._repr_html_()
-    assert "Plans" not in repr(task.overview("07"))
+    assert "Plans" not in repr(overview(None, "07"))
 
 
 def test_data_is_what_is_left_and_a_team_too_large_is_said_to_be():

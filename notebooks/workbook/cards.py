@@ -1,0 +1,15 @@
+"""What a card says where its numbers would tell nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def in_words(means: Any, words: str) -> Any:
+    """Return what `means` returns; for a card that shows no numbers, what each rank ends with in words."""
+    return lambda xs, **options: means(xs, **options) if any(xs) else [words] * len(xs)
+
+
+def no_numbers() -> list[tuple[()]]:
+    """Return what a card draws then: no rank brings anything."""
+    return [()] * 3
