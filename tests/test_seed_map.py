@@ -131,6 +131,16 @@ def test_the_first_page_lists_every_lesson_in_order_and_its_ways_lead_to_lessons
     assert list(ways())[:4] == ["90 minutes", "half a day", "two days", "a week"]
 
 
+def test_every_term_of_the_glossary_is_linked_where_a_lesson_uses_it():
+    terms = {
+        text.replace(" ", "-")
+        for level, text in headings(sources(FOLDER / "glossary.ipynb")[0].splitlines())
+        if level == 3
+    }
+    text = "\n".join(source for path in NOTEBOOKS.values() for source in sources(path, "markdown"))
+    assert set(re.findall(r"\]\(glossary\.ipynb#([^)]+)\)", text)) == terms
+
+
 @pytest.mark.parametrize("notebook", NOTEBOOKS)
 def test_every_link_of_a_notebook_leads_somewhere(notebook: str):
     path = NOTEBOOKS[notebook]
