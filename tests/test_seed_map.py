@@ -131,6 +131,17 @@ def test_the_first_page_lists_every_lesson_in_order_and_its_ways_lead_to_lessons
     assert list(ways())[:4] == ["90 minutes", "half a day", "two days", "a week"]
 
 
+def test_a_lesson_begins_with_its_number_and_ends_with_the_next_one_and_the_way_back():
+    wrong = []
+    for stop in lessons():
+        first, *_, last = sources(FOLDER / f"{stop.file}.ipynb", "markdown")
+        numbered = first.startswith(f"# {stop.lesson} · ") or not stop.lesson[0].isdigit()
+        leads_on = "**Next:** " in last or stop == lessons()[-1]
+        if not (numbered and leads_on and "](index.ipynb)" in last):
+            wrong.append(stop.file)
+    assert wrong == []
+
+
 def test_every_term_of_the_glossary_is_linked_where_a_lesson_uses_it():
     terms = {
         text.replace(" ", "-")

@@ -20,7 +20,7 @@ KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
     **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
 }  # the others are busy
-PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none">{}</pre>'
+PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none; font-family: monospace">{}</pre>'
 
 
 class Waits(Story, Picture):
