@@ -20,7 +20,8 @@ KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
     **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
 }  # the others are busy
-PRE = '<pre style="margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none; font-family: monospace">{}</pre>'
+LOOK = "margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none; font-family: monospace"
+PRE = f'<pre style="{LOOK}">{{}}</pre>'
 
 
 class Waits(Story, Picture):
