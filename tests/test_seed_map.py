@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from tests.notebooks import FOLDER, NOTEBOOKS, cells, sources
-from workbook.tools.progress.ways import lessons, ways
+from workbook.tools.progress.ways import lessons, page, ways
 
 HERE = Path(__file__).parent
 PAGE = (HERE / "seed_map.md").read_text("utf-8")
@@ -131,13 +131,15 @@ def test_the_first_page_lists_every_lesson_in_order_and_its_ways_lead_to_lessons
     assert list(ways())[:4] == ["90 minutes", "half a day", "two days", "a week"]
 
 
-def test_a_lesson_begins_with_its_number_and_ends_with_the_next_one_and_the_way_back():
+def test_a_lesson_has_its_number_and_its_time_and_ends_with_the_next_one_and_the_way_back():
     wrong = []
     for stop in lessons():
         first, *_, last = sources(FOLDER / f"{stop.file}.ipynb", "markdown")
         numbered = first.startswith(f"# {stop.lesson} · ") or not stop.lesson[0].isdigit()
         leads_on = "**Next:** " in last or stop == lessons()[-1]
-        if not (numbered and leads_on and "](index.ipynb)" in last):
+        takes = re.search(r"\*\*Time:\*\* (\d+) minutes", first)
+        timed = takes is None or re.search(rf"\({stop.file}\.ipynb\) \|[^|]*\| {takes[1]} min", page())
+        if not (numbered and leads_on and timed and "](index.ipynb)" in last):
             wrong.append(stop.file)
     assert wrong == []
 
