@@ -68,6 +68,7 @@ def test_an_error_of_the_learner_s_own_is_no_wait():
 def test_a_receive_from_anybody_has_no_arrow_and_says_so():
     waits = Waits(told(Told(2).recv(None, **CUT), Told(2)))
     assert waits.arrows == []
+    assert b"No arrows" in waits.svg
     assert waits.says[0] == "Rank 0 waits for any rank in recv (line 2)."
 
 

@@ -81,6 +81,8 @@ class Waits(Story, Picture):
         nodes = [self._node(r) for r in range(self.record.n)]
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
+        if self.waiting and not self.arrows:
+            notes.append(("No arrows: the records do not tell whose data is missing.", False))
         return picture.draw(picture.Graph(title(self), nodes, self.arrows, cycles, notes))
 
     def _node(self, rank: int) -> picture.Node:
