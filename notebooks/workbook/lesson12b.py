@@ -20,120 +20,6 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, rank, torch, world_size
 
 
-def _halves(xs: Sequence[Any]) -> list[Any]:
-    def rows(a: np.ndarray) -> np.ndarray:
-        return a.reshape(-1, a.shape[-1])
-
-    found, dtype = [], xs[0][0].dtype
-    for first, second, inputs, slopes in ([a.astype("float64") for a in x] for x in xs):
-        h = np.tanh(inputs @ first.T + 1)
-        dz = slopes @ second * (1 - h**2)
-        weights = [rows(dz).T @ rows(inputs), rows(slopes).T @ rows(h), rows(slopes).sum(0)]
-        weights = [a.astype(dtype) for a in weights]
-        found.append({"gradients of x": list((dz @ first).astype(dtype)), "gradients of the weights": weights})
-    return found
-
-
-def _linears(n: int) -> list[Case]:
-    def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
-        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
-        return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
-
-    return [
-        case("one micro-batch of one row", 20, 1, (1,), 2),
-        case("two micro-batches", 21, 2, (3,), 2),
-        case("two micro-batches of rows and positions, float64", 22, 2, (2, 3), 4, "float64"),
-    ]
-
-
-def run_later_linear(later_linear, first, second, inputs, slopes):
-    """Take micro-batches through two layers and back, count the products, and only then do what was left for later."""
-    from workbook.on_ranks import Products
-
-    weights = [torch.nn.Parameter(w) for w in (first, second)]
-    biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
-    back, tasks = [], []
-    for x, dy in zip(inputs, slopes):
-        x, later = x.clone().requires_grad_(), []
-        h = torch.tanh(later_linear(x, weights[0], biases[0], later))
-        y = later_linear(h, weights[1], biases[1], later)
-        assert not later, "Something is left for later before the backward pass has begun."
-        with Products() as now:
-            y.backward(dy)
-        assert all(p.grad is None for p in (*weights, *biases)), "After the backward pass, a weight has its gradient."
-        assert now.count <= 2, (
-            f"The backward pass through two layers makes {now.count} products of matrices; 2 are enough for the inputs."
-        )
-        assert len(later) == 2, f"Two layers have left {len(later)} functions for later."
-        back.append(x.grad)
-        tasks.append(later)
-    for later in tasks:
-        with Products() as then:
-            for work in later:
-                work()
-        assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
-    assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
-    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
-        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
-    )
-    return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
-
-
-@on_stages(
-    "The input's gradient now, the weight's later",
-    in_words(_halves, "x @ weight.T + bias, and after the backward pass one function more in `later`"),
-    minutes=15,
-    difficulty=3,
-    inputs=_linears,
-    picture=no_numbers,
-    promises=(Calls(0),),
-    harness=run_later_linear,
-)
-def later_linear(x, weight, bias, later):
-    """Return x @ weight.T + bias, whose backward pass leaves the gradients of weight and bias for later.
-
-    Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and appends
-    to the list `later` one function without arguments. Whoever calls that function, at any later time, adds the
-    gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these gradients carry
-    no graph. `x` has any number of dimensions, the last one being that of the inputs. Communicate nothing.
-
-    The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at what has
-    been computed by then, and only then calls the functions. It counts the products of matrices: each layer may make
-    one in the backward pass and one later.
-    Hint: A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias`
-    leaves their gradients alone.
-    Hint: `backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and
-    `dy` from where it was made.
-    Hint: With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, and
-    the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of the backward
-    pass.
-    Afterwards: The stage before gets its gradient after half of the work, and the other half fills what would be a
-    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The first zero-bubble
-    implementation and DeepSeek's DualPipe keep such a list, too.
-    """
-
-    class Linear(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, weight, bias):
-            ctx.save_for_backward(x)
-            return x @ weight.T + bias
-
-        @staticmethod
-        def backward(ctx, dy):
-            (x,) = ctx.saved_tensors
-
-            @torch.no_grad()  # outside of the backward pass autograd would note it
-            def weights():
-                rows = dy.reshape(-1, dy.shape[-1])
-                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
-                    p.grad = slope if p.grad is None else p.grad + slope
-
-            later.append(weights)
-            return dy @ weight, None, None
-
-    return Linear.apply(x, weight, bias)
-
-
 def run_split_order(split_order, weight, inputs, targets):
     """Ask for every rank's list, and run them."""
     plain = [[op[:2] for op in order] for order in pipeline.one_f_one_b(world_size, len(inputs)).orders]
@@ -259,6 +145,120 @@ def tie_ends(weight):
         # end
 
     return tied
+
+
+def _halves(xs: Sequence[Any]) -> list[Any]:
+    def rows(a: np.ndarray) -> np.ndarray:
+        return a.reshape(-1, a.shape[-1])
+
+    found, dtype = [], xs[0][0].dtype
+    for first, second, inputs, slopes in ([a.astype("float64") for a in x] for x in xs):
+        h = np.tanh(inputs @ first.T + 1)
+        dz = slopes @ second * (1 - h**2)
+        weights = [rows(dz).T @ rows(inputs), rows(slopes).T @ rows(h), rows(slopes).sum(0)]
+        weights = [a.astype(dtype) for a in weights]
+        found.append({"gradients of x": list((dz @ first).astype(dtype)), "gradients of the weights": weights})
+    return found
+
+
+def _linears(n: int) -> list[Case]:
+    def case(about: str, seed: int, parts: int, rows: tuple[int, ...], wide: int, dtype: str = "float32") -> Case:
+        rng, shapes = np.random.default_rng([13, seed, n]), ((3, wide), (2, 3), (parts, *rows, wide), (parts, *rows, 2))
+        return Case([tuple(rng.normal(size=shape).astype(dtype) for shape in shapes) for _ in range(n)], about)
+
+    return [
+        case("one micro-batch of one row", 20, 1, (1,), 2),
+        case("two micro-batches", 21, 2, (3,), 2),
+        case("two micro-batches of rows and positions, float64", 22, 2, (2, 3), 4, "float64"),
+    ]
+
+
+def run_later_linear(later_linear, first, second, inputs, slopes):
+    """Take micro-batches through two layers and back, count the products, and only then do what was left for later."""
+    from workbook.on_ranks import Products
+
+    weights = [torch.nn.Parameter(w) for w in (first, second)]
+    biases = [torch.nn.Parameter(torch.ones_like(w[:, 0])) for w in weights]
+    back, tasks = [], []
+    for x, dy in zip(inputs, slopes):
+        x, later = x.clone().requires_grad_(), []
+        h = torch.tanh(later_linear(x, weights[0], biases[0], later))
+        y = later_linear(h, weights[1], biases[1], later)
+        assert not later, "Something is left for later before the backward pass has begun."
+        with Products() as now:
+            y.backward(dy)
+        assert all(p.grad is None for p in (*weights, *biases)), "After the backward pass, a weight has its gradient."
+        assert now.count <= 2, (
+            f"The backward pass through two layers makes {now.count} products of matrices; 2 are enough for the inputs."
+        )
+        assert len(later) == 2, f"Two layers have left {len(later)} functions for later."
+        back.append(x.grad)
+        tasks.append(later)
+    for later in tasks:
+        with Products() as then:
+            for work in later:
+                work()
+        assert then.count <= 2, f"Later, two layers make {then.count} products of matrices, and 2 are enough."
+    assert all(p.grad is not None for p in (*weights, *biases)), "After the functions have run, a gradient is missing."
+    assert not any(p.grad.requires_grad for p in (*weights, *biases)), (
+        "The gradient of a weight carries a graph, which keeps all that it was computed from: use torch.no_grad()."
+    )
+    return {"gradients of x": back, "gradients of the weights": [*(w.grad for w in weights), biases[1].grad]}
+
+
+@on_stages(
+    "The input's gradient now, the weight's later",
+    in_words(_halves, "x @ weight.T + bias, and after the backward pass one function more in `later`"),
+    minutes=15,
+    difficulty=3,
+    inputs=_linears,
+    picture=no_numbers,
+    promises=(Calls(0),),
+    harness=run_later_linear,
+)
+def later_linear(x, weight, bias, later):
+    """Return x @ weight.T + bias, whose backward pass leaves the gradients of weight and bias for later.
+
+    Return `x @ weight.T + bias`, in such a way that a backward pass computes **only** the gradient of `x`, and appends
+    to the list `later` one function without arguments. Whoever calls that function, at any later time, adds the
+    gradients of `weight` and `bias` to `weight.grad` and `bias.grad`, which may be `None` before; these gradients carry
+    no graph. `x` has any number of dimensions, the last one being that of the inputs. Communicate nothing.
+
+    The check makes a stage of two such layers with a tanh between them, takes its micro-batches back, looks at what has
+    been computed by then, and only then calls the functions. It counts the products of matrices: each layer may make
+    one in the backward pass and one later.
+    Hint: A `torch.autograd.Function` decides what its backward pass computes. Returning `None` for `weight` and `bias`
+    leaves their gradients alone.
+    Hint: `backward` appends a function to `later` and returns `dy @ weight, None, None`. The function knows `x` and
+    `dy` from where it was made.
+    Hint: With `rows = dy.reshape(-1, dy.shape[-1])` and `x` reshaped alike, the weight's gradient is `rows.T @ x`, and
+    the bias's is `rows.sum(0)`. Add them to what there is, under `torch.no_grad()`: this runs outside of the backward
+    pass.
+    Afterwards: The stage before gets its gradient after half of the work, and the other half fills what would be a
+    bubble. The price is memory: `x` and `dy` of every layer stay until the function has run. The first zero-bubble
+    implementation and DeepSeek's DualPipe keep such a list, too.
+    """
+
+    class Linear(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias):
+            ctx.save_for_backward(x)
+            return x @ weight.T + bias
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+
+            @torch.no_grad()  # outside of the backward pass autograd would note it
+            def weights():
+                rows = dy.reshape(-1, dy.shape[-1])
+                for p, slope in ((weight, rows.T @ x.reshape(-1, x.shape[-1])), (bias, rows.sum(0))):
+                    p.grad = slope if p.grad is None else p.grad + slope
+
+            later.append(weights)
+            return dy @ weight, None, None
+
+    return Linear.apply(x, weight, bias)
 
 
 def _interleaved(xs: Sequence[Any], chunks: int) -> list[Any]:
