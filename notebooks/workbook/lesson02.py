@@ -61,19 +61,18 @@ def run_gradient_back(gradient_back, weight, x):
     harness=run_gradient_back,
 )
 def gradient_back(hidden):
-    """Bring hidden's gradient from rank 1 to rank 0, and go on backward there.
+    """Send hidden's gradient from rank 1 to rank 0, and continue the backward pass there.
 
     Finish the backward pass that stopped on rank 1. On rank 1, `hidden` is the tensor that was received, and after
     `loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with the graph
-    of rank 0's stage still behind it. Afterwards rank 0's parameters have their gradients. The other ranks call the
+    of rank 0's stage still behind it: `hidden.backward(g)` continues there, where `g` is the gradient of the loss with
+    respect to `hidden`. Afterwards rank 0's parameters have their gradients. In the check, the other ranks call the
     function too and do nothing. Return nothing.
 
     The check gives both ranks a stage with one `weight`. In the picture, **before** shows the weight and the input of
     that stage, **after** the gradient of the weight.
     Hint: Which rank has the numbers that the other one needs? That rank sends; the other makes room and receives.
     Hint: The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` makes room for it.
-    Hint: `hidden.backward(gradient)` starts backward in the middle of a graph: `gradient` is the derivative of the loss
-    with respect to `hidden`.
     Afterwards: Activations forward, gradients back: pipeline parallelism sends nothing else. The exercise `pipeline`
     does it with any number of stages.
     """
