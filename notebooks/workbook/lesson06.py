@@ -121,9 +121,10 @@ def ring_reduce_scatter(x):
 def ring_all_gather(parts):
     """Fill everyone's part into the list on every rank, by N - 1 steps round the ring.
 
-    Every rank brings a list `parts` with a tensor for each rank. Its own, `parts[rank]`, is there; the others are room,
-    as long as what belongs there. Fill them in, in place, so that `parts` is the same on every rank. Send to the
-    right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part per step. Return nothing.
+    Every rank brings a list `parts` with a tensor for each rank. Its own part is in `parts[rank]`; the other tensors
+    have the right lengths but no contents yet. Fill them in place, so that `parts` is the same on every rank. Send to
+    the right-hand neighbour and receive from the left-hand one only, in N - 1 steps, one part per step. Return
+    nothing.
     Hint: In step 0 you send your own part. What do you send in step 1? The part that has just arrived.
     Hint: In step s rank r sends part r - s and receives part r - s - 1, modulo N, straight into its place.
     Afterwards: S (N - 1) / N bytes leave each rank, where S is all parts together: as many as in the first half.

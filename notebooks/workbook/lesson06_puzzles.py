@@ -117,8 +117,8 @@ def chain_reduce(x):
     Hint: First write it with `send` and `recv` in a loop over the pieces. It is right, and takes too many steps. Why?
     Hint: While a rank waits in `send`, it cannot receive. `isend` returns at once.
     Hint: Keep what `isend` returns in a list, and wait for all of it after the loop.
-    Afterwards: With P pieces, N - 2 + P pieces pass one after another: with many pieces that is hardly more than S
-    bytes, however long the chain is. NCCL cuts its buffers like this, too.
+    Afterwards: With P pieces, N - 2 + P pieces pass one after another. With many pieces, that takes hardly longer
+    than sending S bytes once, however long the chain is. NCCL cuts its buffers like this, too.
     """
     total, sending = x.clone(), []
     for piece in total.tensor_split(4):
@@ -274,8 +274,8 @@ def two_way_ring(x):
 
     A link carries as much in one direction as in the other at the same time, and a ring uses one. Let one half of `x`
     go round to the right and the other half to the left, **at the same time**. Return a new tensor with the sum over
-    the ranks, on every rank. Each rank sends to both of its neighbours at once, 2 (N - 1) times. (In a step of the
-    score a rank sends one message, so it shows 4 (N - 1) steps.) No more than **S (N - 1) / N** bytes go from any rank
+    the ranks, on every rank. Each rank sends to both of its neighbours at once, 2 (N - 1) times. (The score counts
+    one message per step, so it shows 4 (N - 1) steps.) No more than **S (N - 1) / N** bytes go from any rank
     to any other rank. `x` has one dimension, any length, and stays as it is. It runs on 3 and 4 ranks, because with two
     ranks both neighbours are the same one.
     Hint: Two rings over the two halves of `x`. With `way` = 1 or -1 the same line serves both: `rank + way * step`.

@@ -329,10 +329,10 @@ and how much in Gloo's `all_reduce`?
 ( ) as much as it can get in both
     > This would be true if Gloo asked again and again, too. It waits in a system call, and the operating system wakes
     it up when data comes.
-Why: **As much as it can get in yours**: nearly 0.3 s if nobody else wants the core, and its share of it if somebody
-does. A rank that looks at a flag again and again keeps its core busy, even if it offers it to others each time. That is
-why it is so fast when the flag comes at once. MPI's ranks do the same, and so does NCCL, which keeps a part of the GPU
-busy while it waits. Gloo sleeps, and waking up takes time.
+Why: **As much as it can get in yours**: nearly 0.3 s if no other program wants the core, and its share of that time
+if one does. A rank that looks at a flag again and again keeps its core busy, even if it offers it to others each
+time. That is why it is so fast when the flag comes at once. MPI's ranks do the same, and so does NCCL, which keeps a
+part of the GPU busy while it waits. Gloo sleeps, and waking up takes time.
 """)
 
 never_yield = ask("""

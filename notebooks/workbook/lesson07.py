@@ -273,8 +273,9 @@ dots jump about.)
 """)
 
 straight_line = ask("""
-Somebody published 29 times of NCCL's all-reduce on 16 A100s, from 8 bytes (164 µs) to 2 GiB (51,406 µs). `np.polyfit`
-puts the straight line through them that has the least squared error. What does this line say of 8 bytes?
+Somebody published how long NCCL's all-reduce takes on 16 A100s at 29 sizes, from 8 bytes (164 µs) to 2 GiB
+(51,406 µs). `np.polyfit` fits a straight line to these 29 times, the one with the least squared error. Which time
+does this line give for 8 bytes?
 ( ) about 164 µs: the line passes close to its points
     > This would be true if all points counted alike. An error of 150 µs is negligible beside the 51,406 µs of the
     largest size, so the line is free to miss every small one.
@@ -376,8 +377,8 @@ switch: 370 (nccl issue 2140).
 """)
 
 how_far_off = ask("""
-NCCL chooses by the times that its own model expects. How far are these times off what others measured, from 2 to 2,160
-GPUs?
+NCCL chooses by the times that its own model expects. How far are these times from those that others measured, on 2 to
+2,160 GPUs?
 ( ) by less than 20 %: NCCL relies on them
     > NCCL relies on their *order* only. If every algorithm is expected to take half of its real time, the choice is
     still right.

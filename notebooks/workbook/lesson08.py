@@ -125,7 +125,7 @@ def in_sample_order(mine, rows):
     ranks had equally many. `mine` has one dimension and holds this rank's predictions in that order, floats or
     integers; `rows` is the true number of rows. Return the predictions of all rows, **in the order of the rows and each
     one once**, on every rank, in the dtype of `mine`. Run the check of the specimen first: what does it return, and
-    what belongs there?
+    what should it return?
     Hint: The first prediction of rank 0 is that of row 0. Whose is row 1's, and whose are the next ones?
     Hint: `torch.stack(parts, dim=1)` has the ranks' k-th predictions side by side, in one row of a table.
     Hint: The repeated rows come last: `[:rows]` cuts them off.
@@ -186,10 +186,10 @@ def broken_distributed_softmax(x):
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x.
 
-    The logits of **one** softmax are spread over the ranks: each brings a flat `x`, of any length, also of none, with
-    −inf where something is masked (not everywhere). Return this rank's part of the softmax over **all** of them, in the
-    dtype of `x`. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank sends a few numbers.
-    Run the check of the specimen first: on which input does it fail, and with what?
+    The logits of **one** softmax are spread over the ranks: each brings a flat `x`, of any length or even empty, with
+    −inf where something is masked (not everywhere). Return this rank's part of the softmax over **all** of them, in
+    the dtype of `x`. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank sends a few
+    numbers. Run the check of the specimen first: on which input does it fail, and with what?
     Hint: exp(x − c) / Σ exp(x − c) is the same for every c. Which c leaves nothing above 1, on any rank?
     Hint: Two all-reduces of one number: `MAX` of the maxima, then the sum of exp(x − the global maximum).
     Hint: The maximum of nothing is −inf. It loses every `MAX`, and a sum over nothing is 0: no other `if` is needed.
@@ -377,7 +377,8 @@ def distributed_variance(x):
 
     Rank r has some numbers in `x`, perhaps none. Return the variance of **all** numbers (the mean squared distance from
     the common mean, as `var(correction=0)`) as a float64 tensor of one number, on every rank. It must also be right
-    where the numbers are near 10⁹ and differ by 1. The numbers themselves stay where they are: a rank sends a few.
+    where the numbers are near 10⁹ and differ by 1. The numbers themselves stay where they are: each rank sends only
+    a few values.
     Hint: In float64 the square of 10⁹ keeps steps of 128. Subtract a mean before you square.
     Hint: Two ways: all-reduce the mean first, then the squared distances from it. Or bring count, own mean and own
     squared distances together, and merge.
@@ -434,7 +435,7 @@ def distributed_argmax(x):
     Every rank brings a flat tensor `x` of any length, also of none, floats or int64, without `nan`. Return `(value,
     rank, place)` on every rank, as Python numbers: the largest value of all, the rank that has it, and its place there.
     In a tie the **lowest rank** wins, and on it the **lowest place**.
-    Hint: Two all-reduces: `MAX` of the values, then `MIN` of an offer. What does a rank offer that has not got the
+    Hint: Two all-reduces: `MAX` of the values, then `MIN` of an offer. What does a rank offer if it does not have the
     maximum?
     Hint: (rank, place) as one int64 that sorts like the pair: `rank << 40` plus the place. `world_size << 40` loses
     against all of them.

@@ -75,8 +75,8 @@ its ring at most, or adds them up along a tree, so there are fewer orders. All r
 
 twelve_situations = series(
     """
-Twelve moments of a training run. What do the ranks call? Where two ways lead there, choose the one that moves and keeps
-the least, or that asks the fewest ranks to wait.
+Here are twelve moments of a training run. Which call do the ranks make? If several answers would work, choose the
+one that moves and stores the least, or that makes the fewest ranks wait.
 """,
     need_stop_on_nan="""
 Any rank's loss may become `nan`. Then all ranks must stop, after the same step:

@@ -246,8 +246,8 @@ def ordered_sum(x):
     Hint: A reduce-scatter leaves the order to the library. Lesson 04 built one from an all-to-all and a local sum.
     Hint: Chunk r of everyone to rank r: `dist.all_to_all_single` with sizes. Add in rank order, then all-gather the
     sums, padded to the longest chunk.
-    Afterwards: Reduce-scatter, then all-gather, in bytes as in meaning; only the additions are in your hand. The bits
-    hold for this number of ranks, and for any algorithm under it.
+    Afterwards: In its bytes and in what it does, this is a reduce-scatter and an all-gather, but you do the additions
+    yourself. With this number of ranks the bits are always the same, whichever algorithm the library uses.
     """
     sizes = [len(chunk) for chunk in x.tensor_split(world_size)]
     mine = sizes[rank]

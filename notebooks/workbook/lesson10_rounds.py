@@ -278,9 +278,9 @@ def bounded_sgd(weights, gradient, updates, lr, bound, note):
     others as they send once more. Return nothing. The picture is as for `asynchronous_sgd`.
     Hint: After each gradient one number has changed: this worker's steps. Which workers may go on now? Perhaps none,
     and perhaps others than this one: the slowest may have caught up.
-    Hint: Put the worker on the list `held` first. Then those of the list may go for whom `steps[w] -
+    Hint: Put the worker on the list `held` first. Then every worker `w` on the list may go on if `steps[w] -
     min(steps.values()) <= bound`.
-    Hint: Take those that may go off the list, and send each of them the weights as they are now.
+    Hint: Remove the workers that may go on from the list, and send each of them the weights as they are now.
     Afterwards: With a bound of 0 the workers go step by step, as in synchronous training; without a bound it is the
     asynchronous server. In between, a hiccup costs nothing, and a rank that is always slow still holds all others up,
     only `bound` steps later.
@@ -414,13 +414,14 @@ def run_backup_sgd(fn, x, turns, **options):
 def backup_sgd(weights, gradient, steps, need, lr, note):
     """Train on all ranks: rank 0 takes the first `need` gradients of a step, and drops those that come later.
 
-    Synchronous SGD that does without the slowest. The workers are written: a worker sends `[step, *gradient]`, with the
-    step that it was told and the gradient of the weights that it was told, and is answered with `[step, *weights]`.
-    Write the server. For each of the `steps`: take gradients **of this step**, from whoever comes, until `need` of them
-    are there, and call `note(worker)` for each. Move the weights in place by the **mean** of these, `weights -= lr *
-    mean`. Then answer those whose gradients counted, with the next step and the new weights. A gradient of a step that
-    is over is **thrown away**, and its sender is answered at once, with the current step and weights. After the last
-    step, answer each of the others as it comes. Return nothing. The picture is as for `asynchronous_sgd`.
+    Synchronous SGD that does without the slowest. The workers are written: each sends `[step, *gradient]`,
+    with its step and the gradient of its weights, and receives a new step and new weights in return, `[step,
+    *weights]`. Write the server. For each of the `steps`: take gradients **of this step**, from whoever comes, until
+    `need` of them are there, and call `note(worker)` for each. Move the weights in place by the **mean** of these,
+    `weights -= lr * mean`. Then answer those whose gradients counted, with the next step and the new weights. A
+    gradient of a step that is over is **thrown away**, and its sender is answered at once, with the current step and
+    weights. After the last step, answer each of the others as it comes. Return nothing. The picture is as for
+    `asynchronous_sgd`.
     Hint: The first number of a message says for which step it was computed. What do you do with one of this step, and
     what with one of a step that is over?
     Hint: Keep those whose gradients counted on a list, and answer them once the weights have moved. A late one can be

@@ -160,11 +160,11 @@ def one_f_one_b(stage, stages, parts):
 
     Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for `parts`
     micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as many forward
-    passes as there are stages **after** it. From then on it does one forward and one backward pass in turns. When no
-    micro-batch is left to go forward, it takes the others back. There may be fewer micro-batches than stages.
+    passes as there are stages **after** it. From then on it alternates between one forward and one backward pass. When
+    no micro-batch is left to go forward, it takes the others back. There may be fewer micro-batches than stages.
 
-    A training step may take no longer than GPipe's, and stage number s may keep the activations of no more than
-    `stages` − s micro-batches at once. The check runs your lists on the ranks. The picture has the lists of three
+    A training step may take no longer than GPipe's, and a stage keeps the activations of as few micro-batches at once
+    as this order allows. The check runs your lists on the ranks. The picture has the lists of three
     stages for four micro-batches.
     Hint: Take four stages. The last one takes micro-batch 0 back at once: F0 B0 F1 B1 … Which forward passes can stage
     2 do before B0 comes to it?

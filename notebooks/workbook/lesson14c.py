@@ -306,7 +306,7 @@ all-reduce.
 Why: Each rank waits in its first `recv` for a message with tag 0 from the left. What the left neighbour sends to the
 right has tag 1.
 Elsewhere: **With NCCL**, which ignores tags, messages are taken in the order in which they were sent. On three ranks or
-more that would be the right message, if single sends and receives get that far there: they belong in one
+more that would be the right message, if single sends and receives get that far there: they should be in one
 `batch_isend_irecv`. (From torch's source and the reports below, not run.)
 """,
     exam_b_because="""

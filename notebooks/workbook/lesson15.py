@@ -249,11 +249,11 @@ NAMES = {
 def my_place(host):
     """Return (local_rank, local_world_size, node_rank) of this rank, whose host has this name.
 
-    A rank knows its `rank`, and the name of its `host`, such as `'na'`. Which GPU to take, it does not know. Find out
-    together: return a tuple `(local_rank, local_world_size, node_rank)`. `local_rank` counts the ranks of **this** host
-    from 0, in the order of their ranks; `local_world_size` is their number; `node_rank` counts the hosts from 0,
-    in the order of their lowest ranks. Hosts may have different numbers of ranks, and ranks of one host need not have
-    neighbouring numbers. `comms.all_gather` takes any object.
+    A rank knows its `rank`, and the name of its `host`, such as `'na'`. It does not know which GPU to take. Find it
+    out together: return a tuple `(local_rank, local_world_size, node_rank)`. `local_rank` counts the ranks of
+    **this** host from 0, in the order of their ranks; `local_world_size` is their number; `node_rank` counts the
+    hosts from 0, in the order of their lowest ranks. Hosts may have different numbers of ranks, and ranks of one host
+    need not have neighbouring numbers. `comms.all_gather` takes any object.
     Hint: `hosts = comms.all_gather(host)` is the list of all names, index = rank. The rest is counting in it.
     Hint: How many ranks **before** this one have the same name? That is the local rank.
     Hint: `dict.fromkeys(hosts)` keeps each name once, in the order in which they come first.
@@ -338,7 +338,7 @@ def broadcast_once(x, hosts, root):
     Hint: In each host one rank has it first: in the root's host the root, in the others any rank you like.
     Hint: The root sends to that rank of every other host. After that, each of these ranks sends to the others on its
     own host.
-    Hint: A rank that is not the first of its host to have it only receives, once.
+    Hint: All other ranks only receive, once, from the rank that has it first on their host.
     Afterwards: Gloo's broadcast is a tree over the ranks' numbers and does not know where the ranks are. With the ranks
     in the order of the hosts it does well by luck; with interleaved ranks the same bytes cross several times.
     """

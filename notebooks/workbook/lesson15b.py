@@ -281,8 +281,8 @@ def ran_as(line):
     Hint: There are nine words: `AllReduce:`, the bytes, `Bytes`, `->`, `Algo`, the algorithm, `proto`, the protocol,
     and the channels.
     Hint: Channels are counted from Lo to Hi, both included.
-    Afterwards: This is all that NCCL prints about an operation. Which rank talks to which stands in the lines that it
-    prints when it makes the communicator. `nccl_log.read` puts the two together.
+    Afterwards: This is all that NCCL prints about an operation. The lines that it prints when it makes the
+    communicator say which rank talks to which. `nccl_log.read` puts the two together.
     """
     names = {
         "AllReduce": "all-reduce",
@@ -308,9 +308,9 @@ get it. Which fact in these lines explains that?
 ( ) `9 -> 0`: the ranks of the two servers alternate in the ring
     > Rank 9 is in the second server, and rank 0 in the first. A ring has to come back once. It would be bad to see
     such lines for most ranks.
-Why: **`/0` in every line.** Behind the network's name stands the number of the card. Cards 1, 2 and 3 do nothing. And
-`/GDRDMA` is missing behind it: the card does not read the GPU's memory itself, so every byte takes a detour through the
-CPU's memory.
+Why: **`/0` in every line.** The number after the network's name is that of the card. Cards 1, 2 and 3 do nothing.
+And there is no `/GDRDMA` after it: the card does not read the GPU's memory itself, so every byte takes a detour
+through the CPU's memory.
 """)
 
 busbw_of_one_card = ask("""

@@ -216,8 +216,9 @@ def bytes_over_the_spine(order, leaf, nbytes):
 
     Hosts are numbered from 0, and every `leaf` hosts in a row share a leaf switch. `order` is a tensor: the hosts in
     the order in which a ring passes through them; after the last one comes the first. They all-reduce a buffer of
-    `nbytes` bytes around this ring, one rank a host. Return, as a float, how many bytes go **up to the spine** in all,
-    that is from a host to one below a different leaf switch. Every rank has an `order` of its own. Communicate nothing.
+    `nbytes` bytes around this ring, one rank per host. Return, as a float, how many bytes go **up to the spine** in
+    all, that is from a host to one below a different leaf switch. Every rank has an `order` of its own. Communicate
+    nothing.
     Hint: The leaf switch of host h is `h // leaf`.
     Hint: Each host sends 2 S (n - 1) / n bytes, all of them to the next host in the ring.
     Hint: Count the places where `switch` differs from `switch.roll(-1)`.
@@ -334,7 +335,7 @@ hardware, 100,000 GPUs: how long does the job run between two interruptions, on 
     > This is in hours. The question asks for minutes.
 Why: **30 minutes.** 54 days / 419 = 3.1 hours, on 16,384 GPUs. With 6.1 times as many it is 6.1 times shorter. Per GPU
 that is one interruption in 54 days × 16,384 / 419 = 5.8 years, whatever caused it: the GPU, its host, the network or
-the software. A hundred thousand GPUs turn years into minutes.
+the software. With 100,000 GPUs, years between failures become minutes.
 """)
 
 cheaper_checkpoints = ask("""

@@ -406,8 +406,8 @@ r holds r. MPI: `team.Bcast(x, root=1)`. Translated: `dist.broadcast(x, src=1, g
 ( ) MPI: both hold 3; torch: both hold 2
     > That would be true if torch took a rank that is not there for the first one of the group.
 Why: MPI's root 1 is member 1 of the part: rank 3 of the world. torch's `src=1` is rank 1 of the world, which is not in
-the group, so torch raises an error. The error is luck: in a part of ranks 0 and 1, both calls mean the same rank; in a
-part of ranks 1 and 2, the translation runs and broadcasts the wrong tensor. Write `group_src=1`.
+the group, so torch raises an error. You are lucky to get one: in a part of ranks 0 and 1, both calls mean the same
+rank; in a part of ranks 1 and 2, the translation runs and broadcasts the wrong tensor. Write `group_src=1`.
 """)
 
 nccls_count = ask("""
