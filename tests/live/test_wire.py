@@ -58,7 +58,7 @@ def test_a_reduce_scatter_on_gloo_is_seen_to_be_an_all_reduce(ranks, call):
     wire = ranks.wire(f"dist.reduce_scatter{call}")
     assert near(wire.matrix, PRIMITIVES["all_reduce"].traffic(ranks.n, nbytes))
     assert "counted: 2.0 times the textbook's bytes" in wire.notes
-    assert any("textbook has for all_reduce of the same buffer" in note for note in wire.notes)
+    assert any("textbook's bytes for all_reduce of the same buffer" in note for note in wire.notes)
 
 
 def test_messages_are_counted_from_rank_to_rank(ranks):
