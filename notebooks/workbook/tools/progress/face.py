@@ -11,6 +11,7 @@ from labkit.floor.words import listed
 from workbook.tools.progress.table import LessonRow, LessonsTable, ProgressTable
 from workbook.tools.progress.ways import Stop, lessons, ways
 
+Known = dict[str, dict[str, Any]]  # what is kept of exercises, or of predictions, by name
 PLANS = "15c"  # the lesson of the Planner, which keeps the best plans
 
 
@@ -25,12 +26,13 @@ def progress(lab: Any, lesson: str | int | None = None, *, way: str | None = Non
     """
     if way is not None:
         _choose(way)
-    name = kept.way()
+    name, facts, answers = kept.way(), kept.read(), kept.predicted()  # each reads files: once
     stops = ways().get(name, [])
-    here = _here(stops)
+    here = _here(stops, facts, answers)
     if lesson is not None:
-        return _exercises(f"{lesson:02}" if isinstance(lesson, int) else lesson, name, stops, here)
-    rows = [_row(stop, at == here) for at, stop in enumerate(stops or lessons())]
+        number = f"{lesson:02}" if isinstance(lesson, int) else lesson
+        return _exercises(number, name, stops, here, facts, answers)
+    rows = [_row(stop, at == here, facts, answers) for at, stop in enumerate(stops or lessons())]
     return LessonsTable(rows, kept.next_open(list(exercises.every())), name, list(ways()), kept.planned())
 
 
@@ -43,15 +45,14 @@ def _choose(way: str) -> None:
     kept.choose_way(chosen if chosen in known else "")
 
 
-def _here(stops: list[Stop]) -> int:
+def _here(stops: list[Stop], facts: Known, answers: Known) -> int:
     """Return the place of the last stop in whose lesson anything was done; 0 before anything was."""
-    done = {exercises.find(name).lesson for name in kept.read() if name in exercises.every()}
-    done |= {p.lesson for name, p in predictions.every().items() if name in kept.predicted()}
+    done = {e.lesson for name, e in exercises.every().items() if name in facts}
+    done |= {p.lesson for name, p in predictions.every().items() if name in answers}
     return max((at for at, stop in enumerate(stops) if stop.lesson in done), default=0)
 
 
-def _row(stop: Stop, here: bool) -> LessonRow:
-    facts, answers = kept.read(), kept.predicted()
+def _row(stop: Stop, here: bool, facts: Known, answers: Known) -> LessonRow:
     mine = [e.name for e in exercises.every().values() if e.lesson == stop.lesson]
     asked = [p.name for p in predictions.every().values() if p.lesson == stop.lesson]
     states = [facts.get(name, {}).get("state") for name in mine]
@@ -61,20 +62,19 @@ def _row(stop: Stop, here: bool) -> LessonRow:
     )
 
 
-def _exercises(lesson: str, way: str, stops: list[Stop], here: int) -> ProgressTable:
+def _exercises(lesson: str, way: str, stops: list[Stop], here: int, facts: Known, answers: Known) -> ProgressTable:
     chosen = [e for e in exercises.every().values() if e.lesson == lesson]
     if not chosen:
         known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
         raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
-    done, answers = kept.read(), kept.predicted()
     asked = [p.name for p in predictions.every().values() if p.lesson == lesson]
     at = max((at for at, stop in enumerate(stops) if stop.lesson == lesson), default=here)
     onward = stops[at + 1] if at + 1 < len(stops) else None
     return ProgressTable(
         chosen,
-        {name: facts.get("state", "") for name, facts in done.items()},
+        {name: known.get("state", "") for name, known in facts.items()},
         [answers[name].get("right") if name in answers else None for name in asked],
-        {name: facts["best"] for name, facts in done.items() if "best" in facts},
+        {name: known["best"] for name, known in facts.items() if "best" in known},
         kept.planned() if lesson == PLANS else {},
         kept.next_open([e.name for e in chosen]),
         (way, onward) if way else None,
