@@ -28,6 +28,14 @@ def code(lesson: str) -> list[nbformat.NotebookNode]:
     return [cell for cell in cells(NOTEBOOKS[lesson]) if cell.cell_type == "code"]
 
 
+def beginning(lesson: str, *beginnings: str) -> list[str]:
+    """The lesson's cells on ranks that begin so, without their magic, in the lesson's order."""
+    found = [cell.source.removeprefix("%%px\n") for cell in cells(NOTEBOOKS[lesson])]
+    chosen = [source for source in found if source.startswith(beginnings)]
+    assert len(chosen) == len(beginnings)
+    return chosen
+
+
 def run_cells(lab: labkit.Lab, lesson: str, notebook: bool = False) -> Iterator[tuple[str, list[str]]]:
     """Each cell that runs on ranks, in its order, and what every rank has printed in it ("" where it did not run).
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import labkit
-from tests.notebooks import NOTEBOOKS, sources
+from tests.live.lesson_cells import beginning
 from tests.scripts import printed
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+cells = partial(beginning, "09")
 
 OTHER_WAYS = {
     "data_parallel": [
@@ -94,14 +97,6 @@ def test_another_right_way_is_right(lab, name, source):
     lab.run(source)
     verdict = lab.check(name)
     assert verdict.state == "right", repr(verdict)
-
-
-def cells(*beginnings: str) -> list[str]:
-    """The lesson's cells on ranks that begin so, in the lesson's order."""
-    found = [source.removeprefix("%%px\n") for source in sources(NOTEBOOKS["09"])]
-    chosen = [source for source in found if source.startswith(beginnings)]
-    assert len(chosen) == len(beginnings)
-    return chosen
 
 
 @pytest.fixture(scope="module")

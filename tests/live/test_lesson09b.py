@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import labkit
 from labkit.floor.errors import CellError
-from tests.notebooks import NOTEBOOKS, sources
+from tests.live.lesson_cells import beginning
+
+cells = partial(beginning, "09b")
 
 OTHER_WAYS = {
     "average_by_rows": [
@@ -48,14 +52,6 @@ def test_another_right_way_is_right(lab, name, source):
     lab.run(source)
     verdict = lab.check(name)
     assert verdict.state == "right", repr(verdict)
-
-
-def cells(*beginnings: str) -> list[str]:
-    """The lesson's cells on ranks that begin so, in the lesson's order."""
-    found = [source.removeprefix("%%px\n") for source in sources(NOTEBOOKS["09b"])]
-    chosen = [source for source in found if source.startswith(beginnings)]
-    assert len(chosen) == len(beginnings)
-    return chosen
 
 
 @pytest.fixture(scope="module")
