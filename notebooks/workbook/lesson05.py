@@ -176,7 +176,7 @@ def bench_by_hand(work, clock, repeat):
     together, and with the clock read right before and right after it. A repeat took as long as its **slowest rank**;
     the honest time is the **median** of the repeats, with an even number of them the mean of the two in the middle.
     Return it in seconds, as a Python float, the same on every rank. The picture shows what each call of `work()` takes
-    on each rank's clock, the three to warm up first. A barrier takes 16 s on it.
+    on each rank's clock, the three to warm up first. A barrier takes 16 s on this clock.
     Hint: Which comes first: the slowest rank of each repeat, or the median of the repeats?
     Hint: Put a rank's times into one tensor of float64. An all-reduce with `ReduceOp.MAX` finds the slowest of each
     repeat.

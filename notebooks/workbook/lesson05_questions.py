@@ -34,19 +34,22 @@ The other four wait only where data depends on rank 1:
 - *gather*: the ranks that only hand in their part go on. The root waits, because it needs rank 1's.
 - *scatter*: the ranks that have their part go on. The root waits because it still has to hand rank 1 its part, and on
 Gloo a send is a rendezvous.
-- *broadcast* and *reduce*: some wait and some go on. Which ones? The next question is about that.
+- *broadcast* and *reduce*: some wait and some go on. The next question asks why, for the broadcast.
 """)
 
 root_of_a_broadcast = ask(f"""
-Rank 0 broadcasts. Of the other ranks, one comes late. For which late ranks does the root wait?
-( ) for each of them
-    > This would be true if the root handed its data to every rank itself. On Gloo some ranks get it from a rank that
-    already has it.
-(x) for some of them
-( ) for none of them
+Look at the row of the broadcast from rank 0: rank 1 is late, ranks 0 and 3 wait for it, and rank 2 goes on. Now the
+**last** rank (of four: rank 3) is late instead. Who waits?
+( ) rank 0, the root
+    > This would be true if the root handed the data to every rank itself. But then rank 3 would not have had to wait
+    for rank 1 above.
+(x) rank 1
+( ) all the others
+    > This would be true if a broadcast were a barrier. Above, rank 2 went on while rank 1 was still away.
+( ) none: the late rank only takes its data later
     > This would be true if a send only had to put its data on the way. On Gloo a send returns when the receiver takes
-    the message.
-Why: **For some of them.** The rank that hands the data to the late one waits, and so does a rank that gets its data
+    the message: above, rank 0 waited for rank 1.
+Why: **Rank 1.** The rank that hands the data to the late one waits, and so does a rank that gets its data
 through the late one. With four ranks, the root hands to ranks 1 and 2, and rank 1 hands on to rank 3. So when rank 3 is
 late, the root has long gone. This route is a tree: lesson 06 builds it.
 
@@ -58,7 +61,7 @@ all-reduce in which a rank was missing, the others waited in `torch.cuda.synchro
 
 who_loads_what = ask("""
 The file holds the checkpoint of step 0. Rank 0 now needs 0.3 s to collect the model, and writes the checkpoint of step
-12 to the same file. The other ranks load the file at once. What do they get?
+12 to the same file. Meanwhile the other ranks load the file, without waiting for rank 0. What do they get?
 ( ) step 12: loading waits until rank 0 has written
     > A file system makes no reader wait for a file that is going to be written. Nothing ties the readers to the writer.
 ( ) an error: the file is not complete
@@ -72,12 +75,16 @@ writing and finds half a file.
 """)
 
 empty_clock = ask("""
-Between the two barriers there is now no work at all. What does the clock show?
-( ) a few microseconds: there is nothing left to measure
+The clock runs with an all-reduce of 256 bytes between the two barriers, and then with no work at all. What does it
+show **without** work?
+( ) next to nothing, a few microseconds: there is nothing left to measure
     > This would be true if a barrier cost nothing. The second barrier stands before the second reading, so you time
     its messages too.
-(x) tens of microseconds or more
-Why: **Tens of microseconds or more.** The second barrier sends messages like any other collective, and it stands
+(x) less than with the work, but no less than a barrier takes
+( ) as much as with the work: 256 bytes are nothing
+    > The bytes are next to nothing, but the call is not: an all-reduce sends messages of its own, however few bytes
+    each of them carries.
+Why: **No less than a barrier takes.** The second barrier sends messages like any other collective, and it stands
 between the two readings. So a part of what the clock shows is the barrier. Look also at how far apart the dots of one
 rank lie: if you take a single reading, you catch one of them.
 """)
