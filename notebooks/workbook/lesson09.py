@@ -305,8 +305,8 @@ def overlapped(buckets):
     handle at once. Return a function `finish()`. It is called after each `backward()`, waits for all buckets and leaves
     the **mean over the ranks** in each `p.grad`. Then the next pass may begin.
 
-    Gradients may become ready in a different order on different ranks. Collectives meet in the order in which they are
-    called. So on **every** rank bucket 0 leaves first, then bucket 1, and so on, even where bucket 1 is full first.
+    Gradients may become ready in a different order on different ranks, but all ranks must call their collectives in the
+    same order. So on **every** rank bucket 0 leaves first, then bucket 1, and so on, even where bucket 1 is full first.
     Hint: Keep a set `there` of the parameters whose gradients are there, and a list `left` of the buckets that have
     left. In `ready`, look at the bucket whose turn it is, number `len(left)`: are all its parameters there? And those
     of the next one? Register `ready` as the hook of every parameter.
