@@ -407,6 +407,9 @@ The picture is the **wait-for graph**: an arrow leads from each rank to the one 
 smallest one has two ranks, rank 0 waiting for rank 1 and rank 1 for rank 0: two pipeline stages, say, of which one
 sends activations forward while the other sends a gradient back. `lab.why()` shows the picture again.
 
+The other picture of a hang has no cycle: the arrows end at a dashed circle, a rank that has finished or is elsewhere in
+its code. Then look for the call that this rank has left out.
+
 Here the lab noticed that nothing moved, freed the ranks and joined them again. Outside the lab, your job would wait
 until its group's time-out: half an hour on Gloo, ten minutes on NCCL, unless you pass a different one.
 Elsewhere: **With NCCL**, on GPUs, all four ranks got their number from this cell, because so small a message is sent

@@ -53,7 +53,7 @@ def sharded_step(weights, gradient, lr):
 
     Every rank brings all the `weights`, the same everywhere, and the `gradient` of its own share of the batch; both
     have one dimension and the same dtype, and `world_size` divides their length. Return, on every rank, the weights
-    after one step with the **average** gradient: the old weights minus `lr * average`. Each rank may learn the total
+    after one step with the **average** gradient: the old weights minus `lr * average`. Each rank may receive the total
     gradient of **its part** only: rank r updates the r-th of `world_size` equal parts, and in the end everybody gets
     all parts. One reduce-scatter and one all-gather. (In the picture the weights are all 100, the other numbers are the
     gradients, and `lr` is 1.)

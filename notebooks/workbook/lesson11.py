@@ -383,24 +383,8 @@ has taken a training step?
     > One of the four is missing: weight, gradient, and two numbers of Adam.
 ( ) 13.13408
     > This is what four ranks hold together. The question is about one.
-Why: About 3.3 MB. A parameter takes 4 bytes as a weight, 4 as a gradient and 8 in Adam's two moments: 16 bytes, times
+Why: About 3.3 MB (3.13 MiB in the picture further down). A parameter takes 4 bytes as a weight, 4 as a gradient and 8 in Adam's two moments: 16 bytes, times
 205,220. Half of it is the optimizer's.
-""")
-
-optimizer_states_of_replicas = ask("""
-The four ranks average their gradients, and each one lets its own Adam take the step. In the ranks' memory, how do
-Adam's moments compare after a few training steps?
-( ) each rank's are those of its own data, so they have to be averaged now and then
-    > That would be true if each Adam saw the gradient of its rank's own data. It sees the mean, which is the same
-    everywhere.
-( ) they drift apart slowly, by rounding
-    > That would be true if the ranks computed with different numbers. An all-reduce leaves the same bits on every
-    rank, and the same operations on the same bits give the same bits.
-(x) they are the same on every rank, to the last bit
-( ) rank 0's are the true ones, and the others wait for a broadcast
-    > That would be true of a parameter server. Here no rank is special, and nothing is broadcast.
-Why: They are the same, to the last bit: all ranks feed the same mean gradients to the same Adam. So in data-parallel
-training, with DDP too, no collective ever averages optimizer states. Three of the four equal copies are wasted.
 """)
 
 gathers_of_stage_3 = ask("""
@@ -446,8 +430,8 @@ pass, `fully_shard` frees the whole weights. What does autograd hold between the
 ( ) this rank's part of the weight
     > This rank's part is what the optimizer holds. The layer's backward pass needs the whole weight.
 (x) the same tensor, with no memory behind it
-( ) nothing: the backward pass computes the layer again
-    > That is activation checkpointing, which FSDP leaves to you. `zero3_layer` above does compute each layer twice.
+( ) the same tensor, whole: FSDP frees the weights of a layer after its backward pass
+    > That is what `reshard_after_forward=False` does. By default a layer's weights are freed after its forward pass, too.
 Why: The same tensor, with 0 bytes behind it. FSDP frees the *storage* of the tensor. In the backward pass it fills the
 same storage again with an all-gather, just before the layer needs it, and frees it again afterwards. Nothing is
 computed a second time, and only one of the transformer layers is whole at a time.

@@ -121,32 +121,6 @@ def run_as_in(schedule, order_of, weight, inputs, targets, **chunks):
 
 
 @on_stages(
-    "GPipe: all forward, then all back",
-    in_order(lambda xs: ordered(xs, pipeline.gpipe), pipeline.gpipe(3, 4)),
-    minutes=3,
-    inputs=_orders,
-    picture=three_stages,
-    harness=partial(run_as_in, pipeline.gpipe),
-)
-def gpipe_order(stage, stages, parts):
-    """Return the operations of this stage, ("F", m) and ("B", m), in GPipe's order.
-
-    Return the operations of stage number `stage`, of `stages`, as a list: `("F", m)` takes micro-batch `m` forward
-    through the stage, `("B", m)` takes it back. There are `parts` micro-batches, numbered from 0. In GPipe's schedule
-    all of them go forward, and then all of them go back.
-
-    The check runs the lists of all stages on the ranks. It compares the gradients, the most micro-batches that were
-    kept at once, and the time of a training step, where a forward pass takes 1 and a backward pass 2. The picture has
-    the lists of three stages for four micro-batches.
-    Hint: The list is the same for every stage.
-    Hint: `[("F", m) for m in range(parts)]` is its first half.
-    Afterwards: GPipe's paper goes back in the opposite order, last micro-batch first. That is right, too, if **all**
-    stages do it. A stage keeps the activations of all micro-batches until they come back.
-    """
-    return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
-
-
-@on_stages(
     "1F1B: one forward, one back",
     in_order(lambda xs: ordered(xs, pipeline.one_f_one_b), pipeline.one_f_one_b(3, 4)),
     minutes=12,
@@ -160,12 +134,13 @@ def one_f_one_b(stage, stages, parts):
 
     Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for `parts`
     micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as many forward
-    passes as there are stages **after** it. From then on it alternates between one forward and one backward pass. When
-    no micro-batch is left to go forward, it takes the others back. There may be fewer micro-batches than stages.
+    passes as there are stages **after** it. From then on it alternates, first forward and then back; so at the beginning
+    you see one F more. When no micro-batch is left to go forward, it takes the others back. There may be fewer
+    micro-batches than stages.
 
     A training step may take no longer than GPipe's, and a stage keeps the activations of as few micro-batches at once
-    as this order allows. The check runs your lists on the ranks. The picture has the lists of three
-    stages for four micro-batches.
+    as this order allows. The check runs the lists of all stages on the ranks, and counts 1 for the time of a forward
+    pass and 2 for that of a backward pass. The picture has the lists of three stages for four micro-batches.
     Hint: Take four stages. The last one takes micro-batch 0 back at once: F0 B0 F1 B1 … Which forward passes can stage
     2 do before B0 comes to it?
     Hint: Stage s begins with `stages - s - 1` forward passes, or with all of them, if there are fewer.

@@ -1,6 +1,6 @@
 """The predictions of lesson 13b: which collective where, and what is kept."""
 
-from labkit.grading.prediction import series
+from labkit.grading.prediction import ask, series
 
 which_collective_where = series(
     """
@@ -73,8 +73,10 @@ For the gradient of a column-parallel layer's weight:
     > No other rank needs the gradient of this rank's columns.
 Why: Only this rank has these columns, and they have seen all positions.
 """,
-    activations_in_parts="""
-And with tensor parallelism alone, without sequence parallelism: how many bytes of a transformer layer's activations
+)
+
+activations_in_parts = ask("""
+First with tensor parallelism alone, without sequence parallelism: how many bytes of a transformer layer's activations
 does autograd keep on each of four ranks, compared with one process?
 ( ) a quarter
     > That is true of what lies between columns and rows. Before the columns and after the rows, every rank has the
@@ -86,5 +88,4 @@ does autograd keep on each of four ranks, compared with one process?
     > The sum takes the place of this rank's part, and is as large.
 Why: 7 of 16 parts, 44 %. Three quarters of the 16 lie between columns and rows, and these are divided by four. The rest
 is whole on every rank: the inputs of both norms, and the inputs of both column-parallel layers.
-""",
-)
+""")

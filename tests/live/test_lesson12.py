@@ -57,13 +57,6 @@ def stage_backward(stage, x, y, send):
         send(x.grad.clone(), dst=stage.before, tag=1)
 """
     ],
-    "gpipe_order": [
-        """
-def gpipe_order(stage, stages, parts):
-    forward = [("F", m) for m in range(parts)]
-    return forward + [("B", m) for _, m in reversed(forward)]
-""",
-    ],
     "one_f_one_b": [
         """
 def one_f_one_b(stage, stages, parts):

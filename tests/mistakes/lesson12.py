@@ -90,23 +90,6 @@ raises | sends and receives without the tag | A gradient goes back from rank 1 w
             send(x.grad, stage.before)
 """
 
-gpipe_order = """
-wrong | goes back in the opposite order on the last stage only | on rank 0 element 0 in result['gradient'] is -0.0973
-    [("B", m) for m in range(parts)] → [("B", m) for m in list(range(parts))[:: -1 if stage == stages - 1 else 1]]
-wrong | takes each micro-batch back before the next one comes | on ranks 0, 1 element 0 in result['time'] is 24
-    -     return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
-    +     return [(kind, m) for m in range(parts) for kind in "FB"]
-wrong | leaves the last micro-batch where it is | The order of rank 0 leaves out B3
-    [("B", m) for m in range(parts)] → [("B", m) for m in range(parts - 1)]
-wrong | numbers the micro-batches from 1 | is no operation
-    [("F", m) for m in range(parts)] → [("F", m + 1) for m in range(parts)]
-wrong | goes back first on the last stage | waits with B0 for F0
-    +     if stage == stages - 1 and parts == 1:
-    +         return [("B", 0), ("F", 0)]
-          return [("F", m) for m in range(parts)] + [("B", m) for m in range(parts)]
-raises | asks for an operation that there is not | is no operation | [("B", m) for → [("backward", m) for
-"""
-
 one_f_one_b = """
 wrong | begins with one forward pass too many | on rank 0 element 0 in result['kept at once'] is 3
     min(stages - stage - 1, parts) → min(stages - stage, parts)
