@@ -383,8 +383,8 @@ has taken a training step?
     > One of the four is missing: weight, gradient, and two numbers of Adam.
 ( ) 13.13408
     > This is what four ranks hold together. The question is about one.
-Why: About 3.3 MB (3.13 MiB in the picture further down). A parameter takes 4 bytes as a weight, 4 as a gradient and 8 in Adam's two moments: 16 bytes, times
-205,220. Half of it is the optimizer's.
+Why: About 3.3 MB (3.13 MiB in the picture further down). A parameter takes 4 bytes as a weight, 4 as a gradient and 8
+in Adam's two moments: 16 bytes, times 205,220. Half of it is the optimizer's.
 """)
 
 gathers_of_stage_3 = ask("""
@@ -431,7 +431,8 @@ pass, `fully_shard` frees the whole weights. What does autograd hold between the
     > This rank's part is what the optimizer holds. The layer's backward pass needs the whole weight.
 (x) the same tensor, with no memory behind it
 ( ) the same tensor, whole: FSDP frees the weights of a layer after its backward pass
-    > That is what `reshard_after_forward=False` does. By default a layer's weights are freed after its forward pass, too.
+    > That is what `reshard_after_forward=False` does. By default a layer's weights are freed after its forward pass,
+    too.
 Why: The same tensor, with 0 bytes behind it. FSDP frees the *storage* of the tensor. In the backward pass it fills the
 same storage again with an all-gather, just before the layer needs it, and frees it again afterwards. Nothing is
 computed a second time, and only one of the transformer layers is whole at a time.

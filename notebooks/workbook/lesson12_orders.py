@@ -134,9 +134,9 @@ def one_f_one_b(stage, stages, parts):
 
     Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for `parts`
     micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as many forward
-    passes as there are stages **after** it. From then on it alternates, first forward and then back; so at the beginning
-    you see one F more. When no micro-batch is left to go forward, it takes the others back. There may be fewer
-    micro-batches than stages.
+    passes as there are stages **after** it. From then on it alternates, first forward and then back; so at the
+    beginning you see one F more. When no micro-batch is left to go forward, it takes the others back. There may be
+    fewer micro-batches than stages.
 
     A training step may take no longer than GPipe's, and a stage keeps the activations of as few micro-batches at once
     as this order allows. The check runs the lists of all stages on the ranks, and counts 1 for the time of a forward
