@@ -279,7 +279,8 @@ test that has only one group.
 """)
 
 new_group_by_members = ask(f"""
-In the next cell only the even ranks call `new_group`, to make a group of the even ranks. What happens?
+In the next cell only the even ranks call `new_group`, to make a group of the even ranks. With this lab's backend, what
+happens?
 ( ) it raises an error at once
     > To raise an error, torch would have to know that the odd ranks do not call it. No rank knows what the others do.
 (x) nothing that you can see

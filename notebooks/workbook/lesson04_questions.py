@@ -33,7 +33,8 @@ then the one that has just come in, and so on round the ring. No rank sends more
 
 two_calls = ask("""
 Each of these pairs of calls does the work of a single call. With which pair does the busiest of the four ranks send
-**no more** bytes than with the single call?
+**no more** bytes than with the single call? (Gloo makes one of the three single calls out of an all-reduce, and throws
+a part of the result away.)
 ( ) gather, then broadcast, for an all-gather
     > This would be true if the broadcast were free. Its root has to send the whole result, more than once.
 (x) reduce, then scatter, for a reduce-scatter
@@ -41,7 +42,8 @@ Each of these pairs of calls does the work of a single call. With which pair doe
     > This would be true if the root could hand out the total without sending it. Here it sends the whole buffer to two
     ranks, after it has taken part in the reduce.
 ( ) none of them: one call is always cheaper
-    > In theory that is right, and a good library achieves it. Gloo does not in one of the three.
+    > In theory that is right, and a good library achieves it. Here one of the three single calls is an all-reduce
+    inside, and costs as much as one.
 Why: Reduce, then scatter: 6 MiB, as much as the single call. The single call should need half of that, 3 MiB, as the
 column *textbook* says. But **Gloo runs an all-reduce under its reduce-scatter** and throws three quarters of the result
 away. The result takes less memory, but no bytes are saved.

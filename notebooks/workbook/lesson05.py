@@ -175,11 +175,12 @@ def bench_by_hand(work, clock, repeat):
     work **three times** to warm up, then `repeat` times, each time after a `dist.barrier()`, so that all ranks start
     together, and with the clock read right before and right after it. A repeat took as long as its **slowest rank**;
     the honest time is the **median** of the repeats, with an even number of them the mean of the two in the middle.
-    Return it in seconds, as a Python float, the same on every rank. The picture shows what each call of `work()` takes
-    on each rank's clock, the three to warm up first. A barrier takes 16 s on this clock.
+    Return it in seconds, as a Python float, the same on every rank (so keep the times in float64). The picture shows
+    what each call of `work()` takes on each rank's clock, the three to warm up first. A barrier takes 16 s on this
+    clock.
     Hint: Which comes first: the slowest rank of each repeat, or the median of the repeats?
-    Hint: Put a rank's times into one tensor of float64. An all-reduce with `ReduceOp.MAX` finds the slowest of each
-    repeat.
+    Hint: Put a rank's times into one tensor, with `dtype=torch.float64`. An all-reduce with `ReduceOp.MAX` finds the
+    slowest of each repeat.
     Hint: `torch.median` takes the lower one of two in the middle; `x.quantile(0.5)` takes their mean.
     Afterwards: `timed` does this for you: it warms up, lets all start together, and takes the slowest rank of each
     repeat.
@@ -188,13 +189,17 @@ def bench_by_hand(work, clock, repeat):
         work()
     seconds = []
     for _ in range(repeat):
+        # yours
         dist.barrier()
         began = clock()
         work()
         seconds.append(clock() - began)
+        # end
+    # yours
     slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     return slowest.quantile(0.5).item()
+    # end
 
 
 @in_a_folder
