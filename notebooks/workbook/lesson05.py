@@ -161,7 +161,7 @@ def run_bench_by_hand(bench_by_hand, seconds):
 @exercise(
     "An honest time",
     lambda xs: [float(np.median(np.max(xs, axis=0)[3:]))] * len(xs),
-    minutes=12,
+    minutes=10,
     difficulty=2,
     inputs=_stop_watches,
     tolerance=1e-9,
@@ -175,13 +175,10 @@ def bench_by_hand(work, clock, repeat):
     work **three times** to warm up, then `repeat` times, each time after a `dist.barrier()`, so that all ranks start
     together, and with the clock read right before and right after it. A repeat took as long as its **slowest rank**;
     the honest time is the **median** of the repeats, with an even number of them the mean of the two in the middle.
-    Return it in seconds, as a Python float, the same on every rank (so keep the times in float64). The picture shows
-    what each call of `work()` takes on each rank's clock, the three to warm up first. A barrier takes 16 s on this
-    clock.
+    Return it in seconds, as a Python float, the same on every rank. The picture shows what each
+    call of `work()` takes on each rank's clock, the three to warm up first. A barrier takes 16 s on this clock.
     Hint: Which comes first: the slowest rank of each repeat, or the median of the repeats?
-    Hint: Put a rank's times into one tensor, with `dtype=torch.float64`. An all-reduce with `ReduceOp.MAX` finds the
-    slowest of each repeat.
-    Hint: `torch.median` takes the lower one of two in the middle; `x.quantile(0.5)` takes their mean.
+    Hint: An all-reduce of `slowest` with `ReduceOp.MAX` finds the slowest rank of each repeat.
     Afterwards: `timed` does this for you: it warms up, lets all start together, and takes the slowest rank of each
     repeat.
     """
@@ -195,11 +192,11 @@ def bench_by_hand(work, clock, repeat):
         work()
         seconds.append(clock() - began)
         # end
-    # yours
     slowest = torch.tensor(seconds, dtype=torch.float64, device=device)
+    # yours
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.quantile(0.5).item()
     # end
+    return slowest.quantile(0.5).item()
 
 
 @in_a_folder
