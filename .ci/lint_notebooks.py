@@ -34,23 +34,27 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def too_much(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]:
-    """What a lesson has more of on the way than fits into 45 minutes, and which names only optional sections make."""
+def too_much(nb: nbformat.NotebookNode) -> Iterator[tuple[None, str]]:
+    """What a lesson has more of on the way than fits into 45 minutes."""
     way = on_the_way(nb.cells)
-    texts = [cell.source for cell in way if cell.cell_type == "markdown"]
+    text = " ".join(cell.source for cell in way if cell.cell_type == "markdown")
     shown = [o.get("data", {}).get("text/html", "") for cell in way for o in cell.get("outputs", ())]
-    cards = [re.sub(r"<svg.*?</svg>|<[^>]+>", " ", html, flags=re.DOTALL) for html in shown if "labkit-card" in html]
+    cards = " ".join(html for html in shown if "labkit-card" in html)
     for many, most, what in (
         (len(way), MOST_CELLS, "cells"),
-        (len(" ".join(texts).split()), MOST_WORDS, "words of text"),
-        (len(" ".join(cards).split()), MOST_CARD_WORDS, "words of exercises' cards"),
+        (len(text.split()), MOST_WORDS, "words of text"),
+        (len(re.sub(r"(?s)<svg.*?</svg>|<[^>]+>", " ", cards).split()), MOST_CARD_WORDS, "words of exercises' cards"),
     ):
         if many > most:
             yield None, f"has {many} {what} on the way; at most {most} fit: cut, or begin a section with {OPTIONAL!r}"
+
+
+def only_optional(nb: nbformat.NotebookNode) -> Iterator[tuple[Code, str]]:
+    """The names that cells on the way use, and that only an optional section makes."""
     if any(cell.source.startswith(OPTIONAL) for cell in nb.cells):
-        without = nbformat.from_dict({**nb, "cells": way})
+        way = nbformat.from_dict({**nb, "cells": on_the_way(nb.cells)})
         for on_ranks in (False, True):
-            for cell, rule, message in lint(without, on_ranks):
+            for cell, rule, message in lint(way, on_ranks):
                 if rule == "F821":
                     yield cell, f"{message}: only an optional section makes it (cells are counted without those)"
 
@@ -61,6 +65,7 @@ def broken_rules(nb: nbformat.NotebookNode) -> Iterator[tuple[Code | None, str]]
     trees = {}
     if cells:  # else it is a page to look things up in
         yield from too_much(nb)
+        yield from only_optional(nb)
     for cell in cells:
         lines = cell.source.strip("\n").count("\n") + 1
         if lines > MOST_LINES:
