@@ -63,7 +63,7 @@ def test_everything_on_the_page_is_readable_in_both_themes(opened, lab_server, s
     assert ["StuckError" in error for error in nb.errors()] == [True, False]
     for theme in (browse.DARK, browse.LIGHT):
         nb.theme(theme)
-        contrasts = nb.page.evaluate(CONTRASTS)
+        contrasts = nb.page.evaluate(f"() => {{{CONTRASTS} return inOutputs()}}")
         assert len(contrasts) > 40, "the outputs have text"
         faint = [(text, ratio) for text, ratio in contrasts if ratio < 4.5]
         assert not faint, f"{theme}: WCAG asks for 4.5 at least"

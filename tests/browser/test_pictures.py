@@ -18,7 +18,7 @@ from tests import pictures
 
 pytestmark = pytest.mark.browser
 
-STANDING_OUT = (Path(__file__).parent / "standing_out.js").read_text()
+CONTRASTS = (Path(__file__).parent / "contrasts.js").read_text()
 MADE = """from labkit import WhatIf, draw
 from labkit.content import exercises
 from workbook.tools import schedules
@@ -47,7 +47,7 @@ def test_every_text_of_every_picture_stands_out(chromium: BrowserContext, scheme
     assert len(kinds) > 7
     for name in kinds.values():
         page.set_content(pictures.drawn(name).decode())
-        texts = page.evaluate(STANDING_OUT)
+        texts = page.evaluate(f"() => {{{CONTRASTS} return inPictures()}}")
         assert texts, name
         faint += [(name, *text) for text in texts if text[1] < 4.5]
     page.close()

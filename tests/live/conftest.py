@@ -13,6 +13,7 @@ import pytest
 import labkit
 from tests.live.notebook import Notebook
 from tests.live.processes import carrying, eventually
+from tests.live.ranks import Ranks
 
 MARK = "LABKIT_TEST_SESSION"  # everything that a test here starts inherits it
 
@@ -59,6 +60,20 @@ def lab():
     """Three ranks that give up waiting after two seconds, for a whole module."""
     with labkit.start(3, timeout=2) as lab:
         yield lab
+
+
+@pytest.fixture(scope="module", params=[2, 3, 4], ids="{} ranks".format)
+def ranks(request):
+    """Ranks without a lab: two, three and four of them in turn."""
+    with Ranks(request.param) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three ranks without a lab."""
+    with Ranks(3) as pool:
+        yield pool
 
 
 @pytest.fixture(scope="module")

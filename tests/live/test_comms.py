@@ -15,18 +15,6 @@ SIZES = (0, 1, 5, 12)
 OPS = ("sum", "product", "min", "max", "avg")  # the last not for whole numbers
 
 
-@pytest.fixture(scope="module", params=[2, 3, 4], ids="{} ranks".format)
-def ranks(request):
-    with Ranks(request.param) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def three():
-    with Ranks(3) as pool:
-        yield pool
-
-
 def buffers(n, size, dtype=torch.float32):
     """Small whole numbers, so that every order of adding them gives the same."""
     generator = torch.Generator().manual_seed(size)

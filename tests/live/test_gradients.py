@@ -6,20 +6,7 @@ import pytest
 import torch
 
 from labkit.theory import collectives as theory
-from tests.live.ranks import Each, Ranks
-
-
-@pytest.fixture(scope="module", params=[2, 3, 4], ids="{} ranks".format)
-def ranks(request):
-    with Ranks(request.param) as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def three():
-    with Ranks(3) as pool:
-        yield pool
-
+from tests.live.ranks import Each
 
 DIFFERENTIABLE = {
     "all_reduce": ("comms.all_reduce(x)", lambda xs, cut: theory.all_reduce(xs)),

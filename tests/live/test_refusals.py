@@ -6,14 +6,6 @@ import re
 
 import pytest
 
-from tests.live.ranks import Ranks
-
-
-@pytest.fixture(scope="module")
-def three():
-    with Ranks(3) as pool:
-        yield pool
-
 
 @pytest.mark.parametrize(
     ("code", "says"),

@@ -86,21 +86,7 @@ forbidden | adds up everything on every rank | It calls dist.all_reduce
 
 summa = """
 raises | takes places in the group for ranks of the world | Rank 1: ValueError
-    def panel(p, panels, group):
-        return divmod(p, panels // dist.get_world_size(group))
-
-
-    def summa(x, w, row, column, panels):
-        y = x.new_zeros(len(x), w.shape[1])
-        for p in range(panels):
-            owner, piece = panel(p, panels, row)
-            left = x.chunk(panels // dist.get_world_size(row), dim=1)[piece].clone()
-            dist.broadcast(left, src=owner, group=row)
-            owner, piece = panel(p, panels, column)
-            right = w.chunk(panels // dist.get_world_size(column), dim=0)[piece].clone()
-            dist.broadcast(right, src=owner, group=column)
-            y += left @ right
-        return y
+    dist.broadcast(right, group=column, group_src=owner) → dist.broadcast(right, src=owner, group=column)
 wrong | broadcasts X alone | on rank 0 element [0, 0] is -18 | dist.broadcast(right, group=column, group_src=owner) →
 wrong | broadcasts W alone | on rank 0 element [0, 0] is -20 | dist.broadcast(left, group=row, group_src=owner) →
 forbidden | gathers whole strips | It calls dist.all_gather
