@@ -79,7 +79,7 @@ class TestEnds(Ssh, Ends):
 def test_a_lesson_passes(hosts):
     """It saves a checkpoint that every rank reads: temporary files are told to lie where all hosts see them."""
     settings = 'c.Cluster.engine_launcher_class = "ssh"\nc.SSHEngineSetLauncher.engines = {"na": 2, "nb": 2}'
-    lesson_passes(hosts, "09-ddp-by-hand", settings, TMPDIR=SHARED)
+    lesson_passes(hosts, "13g-reshard-a-checkpoint", settings, TMPDIR=SHARED)
 
 
 @pytest.fixture
