@@ -128,7 +128,7 @@ def on(*gpus: str, mps: object = None) -> Engines:
     """Some ranks' facts, without their processes."""
     engines = Engines(10.0, SimpleNamespace(mps=mps, client=SimpleNamespace(ids=range(len(gpus)))))
     engines.members = [
-        Member(r, r, 100 + r, "box", gpu, "gloo + nccl" if gpu != "cpu" else "gloo", True, 2**20, "box")
+        Member(r, r, 100 + r, "box", gpu, "gloo + nccl" if gpu != "cpu" else "gloo", 2**20, "box")
         for r, gpu in enumerate(gpus)
     ]
     engines._ids = list(range(len(gpus)))

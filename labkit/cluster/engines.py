@@ -249,7 +249,7 @@ class Engines(Ranks):
     def table(self) -> list[dict[str, Any]]:
         """Return one dict a rank, with the memory that it takes now, and whether it lives."""
         memory, dead = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS), self.dead()
-        facts = [{k: v for k, v in asdict(m).items() if k != "place"} for m in self.members]
+        facts = [asdict(m) for m in self.members]
         on = [m.processor for m in self.members]
         for row, its in zip(facts, on, strict=True):
             how = gpu_sharing.how(self.gpu.under_mps)

@@ -25,10 +25,7 @@ from labkit.floor.errors import JoinError, LabError
 
 @dataclass(frozen=True)
 class Member:
-    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes.
-
-    `freeable` tells whether a call that waits for other ranks can be ended without ending the process.
-    """
+    """One rank: its engine, its process and where it computes; `memory` is its proportional set size in bytes."""
 
     rank: int
     engine: int
@@ -36,7 +33,6 @@ class Member:
     host: str
     device: str
     backend: str
-    freeable: bool
     memory: int
     place: str
 

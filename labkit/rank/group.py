@@ -104,7 +104,6 @@ def join(
         "place": pid_namespace.here(),
         "device": str(device),
         "backend": "gloo + nccl" if backend == "nccl" else backend,
-        "freeable": world_size == 1 or bool(noted_sockets()) or backend == "nccl",
     }
 
 

@@ -152,7 +152,6 @@ def test_a_hang_is_freed_though_gloo_was_told_to_connect_lazily(monkeypatch):
     monkeypatch.setenv("TORCH_GLOO_LAZY_INIT", "1")
     with start(2, timeout=2) as lazy:
         lazy.run("import os\nkeep = os.environ['TORCH_GLOO_LAZY_INIT']")
-        assert all(m.freeable for m in lazy._console.engines.members)
         for wait in ("", "g = dist.new_group([0, 1])\n"):
             with pytest.raises(StuckError):
                 lazy.run(f"{wait}if rank: dist.barrier({'g' if wait else ''})")
