@@ -49,6 +49,14 @@ def test_lines_that_nobody_can_tell_apart_are_one_curve(lines: dict[int, list[fl
     assert ElementTree.fromstring(curves.svg).tag.endswith("svg")
 
 
+def test_lines_are_one_curve_where_the_scale_of_the_picture_hides_what_they_differ_by():
+    close = {0: [0.02, 0.02, 0.021], 1: [0.0202, 0.0204, 0.021]}
+    assert "x · 2 different curves" in repr(Curves({"x": close}))
+    beside = Curves({"x": close, "y": {0: FALLING}})
+    assert "x · ranks 0, 1: one curve" in repr(beside)
+    assert beside.svg == Curves({"x": {0: close[0], 1: close[0]}, "y": {0: FALLING}}).svg
+
+
 def test_the_picture_is_the_same_for_equal_values_and_carries_its_words():
     one, other = (Curves({"loss": {0: FALLING, 1: np.array(FALLING)}}, every=5) for _ in range(2))
     assert one.svg == other.svg

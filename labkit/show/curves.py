@@ -13,8 +13,7 @@ from labkit.floor.words import alike, count, ranks
 from labkit.plot import curves as picture
 from labkit.show.picture import Picture
 
-NEAR = 1e-3  # lines that differ by less than this part of a value are drawn as one, and called one
-BESIDE = 1e-2  # and so are lines whose values lie apart by less than this part of the axis: a line's width
+NEAR = 1e-2  # lines that lie apart by less than this part of an axis, a line's width, are drawn as one, and called one
 
 Over = Mapping[str, tuple[str, Mapping[int, Any]]]  # for each expression the list to draw it against, and the ranks'
 
@@ -52,8 +51,10 @@ class Curves(Picture):
 
     def _drawn(self) -> Any:
         up = f"{self.ylabel} · " * bool(self.ylabel)
-        panels = [(name, lines, up + self._note(name)) for name, lines in self.values.items()]
-        against = [(self.axis(name), self.places[name]) for name in self.values if self.over or self.xlabel]
+        panels = [(name, self._shared(name, lines), up + self._note(name)) for name, lines in self.values.items()]
+        against = [
+            (self.axis(name), self._shared(name, self.places[name])) for name in self.values if self.over or self.xlabel
+        ]
         return picture.draw(panels, self.every, against)
 
     @property
@@ -78,18 +79,24 @@ class Curves(Picture):
         return (self.xlabel or said or "steps") + f" ({self.unit})" * bool(self.unit)
 
     def alike(self, name: str) -> dict[int, int]:
-        """Return for each rank the first one whose line cannot be told apart from its own."""
+        """Return for each rank the first one whose line cannot be told apart from its own in this picture."""
         lines, places = self.values[name], self.places[name]
-        reached = [x for of in self.places.values() for xs in of.values() for x in xs]
-        room = BESIDE * (max(reached) - min(reached))
+        up, along = _width(self.values), _width(self.places)
 
         def near(one: int, other: int) -> bool:
             if len(lines[one]) != len(lines[other]):
                 return False
-            alike = np.allclose(lines[one], lines[other], rtol=NEAR, atol=0, equal_nan=True)
-            return bool(alike and np.allclose(places[one], places[other], rtol=0, atol=room))
+            alike = np.allclose(lines[one], lines[other], rtol=0, atol=up, equal_nan=True)
+            return bool(alike and np.allclose(places[one], places[other], rtol=0, atol=along))
 
-        return {r: next(q for q in lines if near(q, r)) for r in lines}
+        first: dict[int, int] = {}
+        for r in lines:
+            first[r] = next((q for q in first.values() if near(q, r)), r)
+        return first
+
+    def _shared(self, name: str, of: Mapping[int, Any]) -> dict[int, Any]:
+        """Return for each rank what the first one has whose line cannot be told apart from its own."""
+        return {r: of[q] for r, q in self.alike(name).items()}
 
     def _note(self, name: str) -> str:
         """Say how many different lines there are, and where one stops being a number."""
@@ -115,6 +122,12 @@ class Curves(Picture):
         """Say where values lie on the axis: "0.013 to 2.5 s"."""
         said = [picture.figure(x if abs(x) >= 1000 else float(f"{x:.3g}")) for x in (places[0], places[-1])]
         return " to ".join(said) + f" {self.unit}" * bool(self.unit)
+
+
+def _width(axis: Mapping[str, Mapping[int, Sequence[float]]]) -> float:
+    """Return what a line's width is on an axis that has room for these lists."""
+    seen = [v for of in axis.values() for values in of.values() for v in values if math.isfinite(v)]
+    return NEAR * (max(seen, default=0.0) - min(seen, default=0.0))
 
 
 def _numbers(name: str, rank: int, value: Any) -> list[float]:
