@@ -7,10 +7,12 @@ import re
 import pytest
 
 from labkit import draw
+from labkit.plot.gantt import LETTERS
 from labkit.plot.sheet import RANKS
 from labkit.show.gantt import of_record
 from labkit.show.timeline import Timeline
 from labkit.theory.log import Log, Op, Span
+from tests.pictures import size, words
 from workbook.tools import pipeline
 
 
@@ -88,10 +90,20 @@ def test_the_picture_tells_passes_apart_by_hatching_and_ranks_by_colour():
     assert len(set(re.findall(r'<pattern id="(\w+)"', picture))) == 2, "backward, and the weights' half"
     filled = re.findall(r"fill:(#[0-9a-f]{6})", picture.lower())
     assert {colour.lower() for colour in RANKS[:4]} == set(filled), "the ranks' chips, and nothing else"
-    for words in ("forward pass", "backward pass", "gradients of the weights", "nothing is computed"):
-        assert f">{words}<" in picture
+    for said in ("forward pass", "backward pass", "gradients of the weights", "nothing is computed"):
+        assert f">{said}<" in picture
     assert "second chunk" not in picture
     assert "second chunk" in pipeline.interleaved(4, 8).drawn().svg.decode()
+
+
+def test_all_of_a_chart_is_seen_beside_the_file_browser_and_labels_keep_to_their_boxes():
+    picture = pipeline.interleaved(4, 8).drawn().svg
+    assert size(picture)[0] * 96 / 72 < 700
+    boxes = [[int(v) / 10 for v in box] for box in re.findall(rb'd="m(\d+) (\d+)h(\d+)v(\d+)h-\d+z"', picture)]
+    labels = [word for word in words(picture) if re.fullmatch(r"[FB]?\d+[ab]?", word.text) and word.size == LETTERS]
+    assert labels
+    for word in labels:
+        assert any(x < word.left and word.right < x + w and y < word.top < y + h for x, y, w, h in boxes), word
 
 
 def test_the_picture_says_in_words_what_it_shows():
