@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import adam_step
 from workbook.lesson10_async import Found, run_server, scripted, served
 
@@ -98,7 +99,8 @@ INNER, DECAY = 0.25, 0.01  # AdamW as torch has it, but for the learning rate
 
 def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
     """Train in one process with a row a rank: AdamW on each, and a step of SGD with Nesterov momentum for all."""
-    goals, anchor, velocity = np.array(xs), np.zeros_like(xs[0]), np.zeros_like(xs[0])
+    goals = np.array([goal for (goal,) in xs])
+    anchor, velocity = np.zeros_like(goals[0]), np.zeros_like(goals[0])
     first, second, count = np.zeros_like(goals), np.zeros_like(goals), 0
     for _ in range(rounds):
         weights = np.zeros_like(goals) + anchor
@@ -116,7 +118,7 @@ def _rounds(n: int) -> list[Case]:
     rng = np.random.default_rng([n, 6])
 
     def case(rounds: int, steps: int, about: str, lr: float = 0.7, momentum: float = 0.9) -> Case:
-        goals = [np.array([3.0, -2.0, 1.0]) * (r + 1) - [0, 0, 2.5] + rng.random(3) / 2 for r in range(n)]
+        goals = [(np.array([3.0, -2.0, 1.0]) * (r + 1) - [0, 0, 2.5] + rng.random(3) / 2,) for r in range(n)]
         return Case(goals, about, {"rounds": rounds, "steps": steps, "lr": lr, "momentum": momentum})
 
     return [
@@ -148,7 +150,14 @@ def run_diloco_round(fn, goal, rounds, steps, lr, momentum):
 
 
 @exercise(
-    "A round of DiLoCo", _diloco, minutes=20, difficulty=3, inputs=_rounds, tolerance=1e-9, harness=run_diloco_round
+    "A round of DiLoCo",
+    in_words(_diloco, "my model's weights, and `anchor`: both the new anchor, on every rank"),
+    minutes=20,
+    difficulty=3,
+    inputs=_rounds,
+    tolerance=1e-9,
+    picture=no_numbers,
+    harness=run_diloco_round,
 )
 def diloco_round(model, inner, losses, anchor, velocity, lr=0.7, momentum=0.9):
     """Take an inner step for each loss, then one outer step with all ranks.
