@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.floor.words import nbytes
-from labkit.plot.sheet import Scale, chip, extent, in_lines, sheet, shortened, write
+from labkit.plot.sheet import TITLE, Scale, chip, extent, headline, in_lines, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.15, 1.9, 0.4
@@ -79,8 +79,7 @@ def draw(blocks: Sequence[Held]) -> Axes:
 
 def _block(ax: Axes, block: Held, top: float, x: Scale, names: Sequence[str]) -> None:
     """Draw one expression: its title, a bar a rank, and the formula across them."""
-    title = shortened(block.title, 0.55 * WIDE, 9.5, mono=True)
-    write(ax, MARGIN, top + HEAD / 2, title, 9.5, align="left", mono=True)
+    headline(ax, MARGIN, top + HEAD / 2, block.title, 0.55 * WIDE, mono=True)
     for r, bar in enumerate(block.bars):
         y = top + HEAD + ROW * (r + 0.5)
         chip(ax, 0.6, y, r)
@@ -92,7 +91,7 @@ def _block(ax: Axes, block: Held, top: float, x: Scale, names: Sequence[str]) ->
                 before += size
         write(ax, max(x(before), _mark(block, r, x, before)) + 0.16, y, nbytes(before), 8.5, align="left", bold=True)
     if block.formula is not None:
-        _formula(ax, block, top, x, MARGIN + extent(title, 9.5, mono=True))
+        _formula(ax, block, top, x)
 
 
 def _mark(block: Held, r: int, x: Scale, end: float) -> float:
@@ -130,7 +129,7 @@ def swatch(ax: Axes, left: float, y: float, wide: float, high: float, i: int) ->
             box.set(linewidth=line, hatch=hatch if edge == FAINT else None)
 
 
-def _formula(ax: Axes, block: Held, top: float, x: Scale, title: float) -> None:
+def _formula(ax: Axes, block: Held, top: float, x: Scale) -> None:
     """Draw a dashed line where each bar should end, and its figure above."""
     assert block.formula is not None
     first = top + HEAD
@@ -143,7 +142,8 @@ def _formula(ax: Axes, block: Held, top: float, x: Scale, title: float) -> None:
     said = nbytes(most) if nbytes(least) == nbytes(most) else f"{nbytes(least)} to {nbytes(most)}"
     words = f"formula: {said}"
     room = extent(words, 8) / 2
-    middle = min(max(x(most), title + 0.5 + room), WIDE - MARGIN - room)
+    named = MARGIN + min(extent(block.title, TITLE, True, True), 0.55 * WIDE)
+    middle = min(max(x(most), named + 0.5 + room), WIDE - MARGIN - room)
     write(ax, middle, top + HEAD - 0.2, words, 8, FAINT)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from labkit.plot.sheet import color, extent, sheet, shortened, stroke, write
+from labkit.plot.sheet import color, extent, headline, sheet, shortened, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK
 
 ALONE, WIDE, HIGH = 8.6, 6.4, 6.4  # a panel with its margins: two side by side fit beside the file browser
@@ -132,7 +132,7 @@ def _panel(
     what, where = against
     x, y, wide = spot
     left, right = x + LEFT, x + wide - RIGHT
-    write(ax, left, y + 0.25, shortened(heading, right - left, 9, mono=True), 9, align="left", mono=True)
+    headline(ax, left, y + 0.25, heading, right - left, mono=True)
     write(ax, left, y + 0.62, shortened(note, right - left, 7.5), 7.5, FAINT, "left")
     place = frame(ax, (left, right, y + TOP, y + BOTTOM), across, up, what)
     for nth, (r, line) in enumerate(sorted(lines.items())):

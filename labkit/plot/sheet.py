@@ -23,6 +23,7 @@ from labkit.plot.svg import FAINT, GRID, HALO, INK, YELLOW
 
 UNIT = 36.0  # points that one unit takes
 LEAST = 7.0  # points of the smallest letters: more than 9 px at 100 %
+TITLE = 9.5  # points of a title's
 # Okabe and Ito's colours, neighbours far apart; beyond 8 ranks they come again, and the labels tell.
 RANKS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
 BLACK, WHITE = "#000000", "#fefefe"  # on colours, which are the same in both themes
@@ -64,17 +65,25 @@ def write(
     )  # fmt: skip
 
 
+def headline(
+    ax: Axes, x: float, y: float, words: str, room: float = math.inf, ink: str = INK, align: Align = "left",
+    mono: bool = False,
+) -> None:  # fmt: skip
+    """Write what a picture, or a part of it, is called, as much as there is room for: the same look in all of them."""
+    write(ax, x, y, shortened(words, room, TITLE, True, mono), TITLE, ink, align, True, mono)
+
+
 @cache
 def extent(text: str, points: float, bold: bool = False, mono: bool = False) -> float:
     """Return how many units a line takes, by matplotlib's own letters."""
     return float(text_to_path.get_text_width_height_descent(text, _font(points, bold, mono), False)[0]) / UNIT
 
 
-def shortened(text: str, room: float, points: float, mono: bool = False) -> str:
+def shortened(text: str, room: float, points: float, bold: bool = False, mono: bool = False) -> str:
     """Return the text, or as much of its beginning as the room has place for."""
-    if extent(text, points, mono=mono) <= room:
+    if extent(text, points, bold, mono) <= room:
         return text
-    return next((s for i in range(len(text), 0, -1) if extent(s := text[:i] + "…", points, mono=mono) <= room), "…")
+    return next((s for i in range(len(text), 0, -1) if extent(s := text[:i] + "…", points, bold, mono) <= room), "…")
 
 
 def wrapped(text: str, room: float, points: float, bold: bool = False) -> list[str]:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from labkit.plot.sheet import chip, extent, sheet, shortened, stroke
+from labkit.plot.sheet import chip, extent, headline, sheet, shortened, stroke
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 from labkit.plot.tiles import PITCH, TILE, Pen, Point, Tile
 
@@ -114,7 +114,7 @@ def _out(lane: int) -> float:
 
 def _draw(ax: Axes, pen: Pen, picture: Picture, edge: float, top: float, inner: float) -> None:
     left = edge + inner  # of rank 0
-    pen.text(edge + NAME, top + 0.45, picture.title, 9.5, INK, "left", bold=True)
+    headline(pen.ax, edge + NAME, top + 0.45, picture.title)
     for r in range(picture.ranks):
         x = left + r * (WIDE + GUTTER)
         chip(ax, x + WIDE / 2 - 0.62, top + 1.05, r)

@@ -14,7 +14,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from labkit.floor.words import seconds
-from labkit.plot.sheet import Scale, chip, clock, color, extent, sheet, shortened, stroke, write
+from labkit.plot.sheet import Scale, chip, clock, color, extent, headline, sheet, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
@@ -66,7 +66,7 @@ def draw(lists: Sequence[Dots], shared: str = "") -> Axes:
 
 def _block(ax: Axes, dots: Dots, top: float, x: Callable[[float], float]) -> None:
     """Draw one list: its title, a row a rank."""
-    write(ax, MARGIN, top + HEAD / 2, shortened(dots.title, WIDE - 2 * MARGIN, 9.5), 9.5, align="left")
+    headline(ax, MARGIN, top + HEAD / 2, dots.title, WIDE - 2 * MARGIN, mono=True)
     for r, mine in enumerate(dots.times):
         y = top + HEAD + ROW * (r + 0.5)
         chip(ax, 0.55, y, r)

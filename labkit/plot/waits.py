@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
-from labkit.plot.sheet import UNIT, circle, color, extent, on, sheet, wrapped, write
+from labkit.plot.sheet import UNIT, circle, color, extent, headline, on, sheet, wrapped, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 
 NODE, BADGE = 0.36, 0.17  # radii
@@ -63,7 +63,7 @@ def draw(graph: Graph) -> Axes:
     room = wide - 2 * MARGIN
     notes = [(line, cycle) for note, cycle in graph.notes for line in wrapped(note, room, 8.5, cycle)]
     ax = sheet(wide, bottom + LINE * len(notes) + 0.2)
-    write(ax, MARGIN, 0.5, graph.title, 9.5, align="left", bold=True)
+    headline(ax, MARGIN, 0.5, graph.title)
     _legend(ax, graph)
     for s, d in graph.arrows:
         _arrow(ax, at[s], at[d], (s, d) in graph.cycles, (d, s) in graph.arrows)

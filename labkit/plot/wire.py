@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from labkit.plot.sheet import chip, circle, color, on, sheet, stroke, wrapped, write
+from labkit.plot.sheet import chip, circle, color, headline, on, sheet, stroke, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE
 from labkit.theory.traffic import SLIGHT
 
@@ -64,8 +64,8 @@ def draw(drawing: Drawing) -> Axes:
     ax = sheet(wide, tall + 0.3 + LINE * len(notes) + 0.2)
     _numbers(ax, drawing)
     x = table + GAP + radius + 0.8
-    for title, matrix in drawing.panels:
-        write(ax, x, 0.55, title, 9, INK, bold=True)
+    for name, matrix in drawing.panels:
+        headline(ax, x, 0.55, name, align="center")
         _arrows(ax, (x, 1.45 + height), matrix, drawing)
         x += 2 * radius + 1.6
     for i, line in enumerate(notes):
@@ -75,10 +75,10 @@ def draw(drawing: Drawing) -> Axes:
 
 def _numbers(ax: Axes, drawing: Drawing) -> None:
     """Write the first panel's matrix as figures, then what each rank sends altogether."""
-    title, matrix = drawing.panels[0] if drawing.panels else ("", [])
+    name, matrix = drawing.panels[0] if drawing.panels else ("", [])
     end = LEFT + WIDTH * len(matrix)
     if matrix:
-        write(ax, 0.4, 0.55, f"{title}: {drawing.unit} from row to column", 9, INK, "left", bold=True)
+        headline(ax, 0.4, 0.55, f"{name}: {drawing.unit} from row to column")
     for r in range(drawing.n):
         y = TOP + HEIGHT * (r + 0.5)
         chip(ax, 0.55, y, r)

@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, Rectangle
 
 from labkit.floor.words import nbytes, seconds
 from labkit.plot import sheet
-from labkit.plot.sheet import stroke, write
+from labkit.plot.sheet import headline, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK
 from workbook.tools.sweep import plot as curves
 from workbook.tools.sweep.plot import STYLES, Panel, badge, join, marks, rate
@@ -53,7 +53,7 @@ class Scene:
 def draw(scene: Scene) -> Axes:
     """Draw the curves and their legend."""
     ax = sheet.sheet(WIDE, ROWS + ROW * len(scene.every) + 0.1)
-    write(ax, 0.4, 0.55, scene.title, 10, align="left")
+    headline(ax, 0.4, 0.55, scene.title)
     for i, line in enumerate(sheet.wrapped(scene.note, WIDE - 0.8, 8)[:2]):
         write(ax, 0.4, 1.1 + 0.42 * i, line, 8, FAINT, "left")
     panel = _panel(scene)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
 
-from labkit.plot.sheet import chip, color, extent, sheet, shortened, write
+from labkit.plot.sheet import chip, color, extent, headline, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK
 
 WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.3, 13.6, 0.4  # the bars end at RIGHT, where the words begin
@@ -102,7 +102,7 @@ def _panel(ax: Axes, panel: Counts, top: float, across: Values, tallest: int) ->
         """Return the middle of a value's own room, also between two values."""
         return LEFT + room * ((value - across.first) / across.width + 0.5 / across.width)
 
-    write(ax, MARGIN, top + 0.3, shortened(panel.title, RIGHT - MARGIN, 9.5, mono=True), 9.5, align="left", mono=True)
+    headline(ax, MARGIN, top + 0.3, panel.title, RIGHT - MARGIN, mono=True)
     for mark in up(tallest):
         ax.plot([LEFT, RIGHT], [y(mark)] * 2, color=GRID if mark else EDGE, linewidth=0.7, zorder=0)
         write(ax, LEFT - 0.15, y(mark), f"{mark:,}", 7.5, FAINT, "right")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from labkit.plot.sheet import color, extent, on, sheet, write
+from labkit.plot.sheet import TITLE, color, extent, headline, on, sheet, write
 from labkit.plot.svg import EDGE, FAINT, INK
 
 STRIDE, GAP, PAD = 0.85, 0.9, 0.3  # from rank to rank, between hosts, around the ranks of a host
@@ -38,8 +38,8 @@ def draw(picture: Picture) -> Axes:
     """Draw the panels side by side below the title, as many in a row as fit."""
     across, rows = _grid(picture)
     wide = LEFT + across * (_wide(picture) + APART)
-    ax = sheet(max(wide, 2 * LEFT + extent(picture.title, 9.5, bold=True)), 0.8 + rows * _tall(picture))
-    write(ax, LEFT, 0.45, picture.title, 9.5, INK, "left", bold=True)
+    ax = sheet(max(wide, 2 * LEFT + extent(picture.title, TITLE, bold=True)), 0.8 + rows * _tall(picture))
+    headline(ax, LEFT, 0.45, picture.title)
     for i, panel in enumerate(picture.panels):
         left = LEFT + (i % across) * (_wide(picture) + APART)
         _panel(ax, picture, panel, left, 0.8 + (i // across) * _tall(picture))

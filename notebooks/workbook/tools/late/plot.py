@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.plot.sheet import chip, extent, sheet, shortened, write
+from labkit.plot.sheet import chip, extent, headline, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE, PLAIN
 
 COLUMN, ROW, TOP, MARGIN = 2.1, 0.72, 1.75, 0.5
@@ -26,7 +26,7 @@ def draw(rows: Rows, n: int, late: int) -> Axes:
     """Draw the calls of n ranks, and who waits in each for the late one."""
     left = MARGIN + 0.4 + min(LONGEST, max((extent(call, 8, mono=True) for call, _ in rows), default=0))
     ax = sheet(max(left + COLUMN * n + MARGIN, 12.5), TOP + ROW * len(rows) + 0.4)
-    write(ax, MARGIN, 0.6, f"Who waits for rank {late}, which comes late to each call?", 10, align="left")
+    headline(ax, MARGIN, 0.6, f"Who waits for rank {late}, which comes late to each call?")
     for r in range(n if rows else 0):
         x = left + COLUMN * (r + 0.5)
         chip(ax, x - 0.55, TOP - 0.42, r)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from labkit.plot.bars import part, swatch
-from labkit.plot.sheet import extent, sheet, write
+from labkit.plot.sheet import TITLE, extent, headline, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, WRONG
 
 WIDE, LEFT, RIGHT = 20.0, 0.4, 2.1
@@ -56,7 +56,7 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
     """Draw a title, the bar, its figures, and a legend below."""
     whole = sum(stack.parts.values())
     end = max(whole, stack.limit or 0.0) or 1.0
-    write(ax, LEFT, top + 0.3, stack.title, 9.5, WRONG if stack.over else INK, "left", bold=True)
+    headline(ax, LEFT, top + 0.3, stack.title, ink=WRONG if stack.over else INK)
     y = top + 1.15
 
     def x(size: float) -> float:
@@ -77,7 +77,7 @@ def _stack(ax: Axes, stack: Stack, top: float) -> None:
         ax.plot([at, at], [y - 0.5, y + 0.5], color=PAGE, linewidth=3.2, zorder=5)
         ax.plot([at, at], [y - 0.5, y + 0.5], color=INK, linewidth=1.8, linestyle=MARK, zorder=6)
         room = extent(stack.mark, 8)
-        write(ax, min(max(at, LEFT + extent(stack.title, 9.5, True) + 0.4 + room), WIDE - 0.2), top + 0.3, stack.mark,
+        write(ax, min(max(at, LEFT + extent(stack.title, TITLE, True) + 0.4 + room), WIDE - 0.2), top + 0.3, stack.mark,
               8, FAINT, "right")  # fmt: skip
     left = LEFT
     for i, (name, size) in enumerate(stack.parts.items()):

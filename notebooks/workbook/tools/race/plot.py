@@ -11,7 +11,7 @@ from matplotlib.patches import Circle, PathPatch, RegularPolygon
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-from labkit.plot.sheet import extent, sheet, write
+from labkit.plot.sheet import extent, headline, sheet, write
 from labkit.plot.svg import INK
 from workbook.tools.sweep.plot import line, panel
 
@@ -32,7 +32,7 @@ LOOKS = (
 def draw(title: str, reference: str, ratios: Mapping[str, Mapping[int, float]]) -> Axes:
     """Draw `ratios[name][size]`; `reference` is the contestant that they are ratios to."""
     ax = sheet(WIDE, HIGH)
-    write(ax, 0.5, 0.62, title, 10, align="left")
+    headline(ax, 0.5, 0.62, title)
     values = [v for mine in ratios.values() for v in mine.values()]
     sizes = sorted({s for mine in ratios.values() for s in mine})
     grid = panel(ax, LEFT, sizes, [0.5, 2.0, *values], "{:g} ×".format, WIDTH)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from labkit.plot.sheet import chip, color, extent, on, sheet, stroke
+from labkit.plot.sheet import TITLE, chip, color, extent, headline, on, sheet, stroke
 from labkit.plot.svg import FAINT, INK
 from labkit.plot.tiles import Pen
 from workbook.tools.schedules.trees import depths_and_heights
@@ -59,11 +59,11 @@ def draw(
     rows = _lines(panels)
     wide = [LEFT + sum(_widths(panel)[1] for panel in row) + EDGE for row in rows]
     trees_wide = 2 * EDGE + sum(_tree_wide(parent) for parent in trees)
-    width = max(12.0, *wide, trees_wide, 2 * EDGE + extent(title, 9.5, bold=True))
+    width = max(12.0, *wide, trees_wide, 2 * EDGE + extent(title, TITLE, bold=True))
     y, high = _top(trees), HEAD + n * ROW + 0.15
     ax = sheet(width, y + high * len(rows) + LINE * len(notes) + FOOT)
     pen = Pen(ax)
-    pen.text(EDGE, 0.45, title, 9.5, INK, "left", bold=True)
+    headline(ax, EDGE, 0.45, title)
     x = EDGE
     for k, parent in enumerate(trees):
         _tree(ax, pen, parent, x, 0.95, f"tree {k + 1}, half {k + 1} of the buffer")

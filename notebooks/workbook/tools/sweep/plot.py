@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
 from labkit.floor.words import nbytes, seconds
-from labkit.plot.sheet import color, on, sheet, write
+from labkit.plot.sheet import color, headline, on, sheet, write
 from labkit.plot.svg import FAINT, GRID, INK
 
 WIDE, HIGH = 19.0, 9.4
@@ -66,7 +66,7 @@ class Panel:
 def draw(curves: Curves) -> Axes:
     """Draw two panels side by side: points, the fitted line, the limit that copying sets."""
     ax = sheet(WIDE, HIGH)
-    write(ax, 0.5, 0.62, curves.title, 10, align="left")
+    headline(ax, 0.5, 0.62, curves.title)
     sizes = list(curves.sizes)
     fine = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 60) for i in range(61)]
     fitted = [curves.alpha + curves.beta * s for s in fine]

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyBboxPatch, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from labkit.plot.sheet import color, extent, on, sheet, wrapped, write
+from labkit.plot.sheet import TITLE, color, extent, headline, on, sheet, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE, PLAIN
 
 STRIDE, GAP, APART = 0.92, 0.25, 0.5  # from device to device, between switches, between CPUs
@@ -74,7 +74,7 @@ class Picture:
 def draw(picture: Picture) -> Axes:
     """Draw the server and the notes below it."""
     ax = sheet(2 * LEFT + _wide(picture), _bottom(picture) + LINE * len(_notes(picture)) + 0.2)
-    write(ax, LEFT, 0.4, picture.title, 9.5, INK, "left", bold=True)
+    headline(ax, LEFT, 0.4, picture.title)
     x, middles = LEFT, []
     for cpu in picture.cpus:
         middles.append(_cpu(ax, cpu, x, picture))
@@ -200,7 +200,7 @@ def _devices(picture: Picture) -> float:
 def _wide(picture: Picture) -> float:
     devices = sum(map(_cpu_wide, picture.cpus)) + APART * (len(picture.cpus) - 1)
     notes = min(NOTES, max(extent(note, 7.5) for note in picture.notes))
-    return max(devices, _links_wide(picture), extent(picture.title, 9.5, bold=True), notes)
+    return max(devices, _links_wide(picture), extent(picture.title, TITLE, bold=True), notes)
 
 
 def _links_wide(picture: Picture) -> float:

@@ -14,7 +14,7 @@ from matplotlib.path import Path
 
 from labkit.floor.words import nbytes, seconds
 from labkit.plot import sheet
-from labkit.plot.sheet import BLACK, color, write
+from labkit.plot.sheet import BLACK, color, headline, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from workbook.tools.sweep.plot import STYLES, Panel, badge, join
 
@@ -59,7 +59,7 @@ def draw(scene: Scene) -> Axes:
     words = [*scene.legend, *([scene.extra[0]] if scene.extra else [])]
     words += ["hatched: NCCL, estimated, is faster than every letter"] * scene.hatched
     ax = sheet.sheet(WIDE, ROWS + ROW * ((len(words) + 1) // 2) + 0.15)
-    write(ax, 0.5, 0.6, scene.title, 10, align="left")
+    headline(ax, 0.5, 0.6, scene.title)
     write(ax, 0.5, 1.15, scene.links, 8, FAINT, "left")
     _curves(ax, scene)
     _map(ax, scene)
