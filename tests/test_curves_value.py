@@ -65,6 +65,12 @@ def test_the_picture_is_the_same_for_equal_values_and_carries_its_words():
     )
 
 
+def test_a_legend_names_all_ranks_where_there_is_room_for_them():
+    four, sixteen = ({*(w.text for w in words(Curves({"x": dict.fromkeys(range(n), FALLING)}).svg))} for n in (4, 16))
+    assert {"rank 0", "rank 1", "rank 2", "rank 3"} <= four
+    assert {"rank 0", "… rank 15"} <= sixteen
+
+
 @pytest.mark.parametrize("value", [3.0, [], "losses", [[1.0], [2.0]], None, [FALLING, [1.0]]])
 def test_what_is_no_list_of_numbers_is_said_with_the_next_action(value: object):
     with pytest.raises(LabError, match=r"'x' on rank 1 is no list of numbers to draw. Append one number a step"):

@@ -71,14 +71,16 @@ def ticks(low: float, high: float) -> list[float]:
 def _legend(ax: Axes, ranks: Sequence[int], room: float) -> None:
     """Name as many ranks as there is room for, and the last."""
     x = MARGIN
+    last = f"… rank {ranks[-1]}"
     for r in ranks:
+        more = 0.4 + extent(last, 8) if r != ranks[-1] else 0.0
+        if x + 0.85 + extent(f"rank {r}", 8) + more > room:
+            write(ax, x, 0.5, last, 8, align="left")
+            return
         ax.plot([x, x + 0.7], [0.5, 0.5], color=stroke(r), linewidth=1.6)
         mark(ax, x + 0.35, 0.5, r, color(r), 0.6)
         write(ax, x + 0.85, 0.5, f"rank {r}", 8, align="left")
         x += 1.25 + extent(f"rank {r}", 8)
-        if x > room - 2.6 and r != ranks[-1]:
-            write(ax, x, 0.5, f"… rank {ranks[-1]}", 8, align="left")
-            return
 
 
 def frame(

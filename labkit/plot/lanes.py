@@ -107,7 +107,7 @@ def _box(ax: Axes, plan: Plan, span: Span, level: int) -> None:
 
 def _inside(ax: Axes, x: float, top: float, words: str, ink: str, align: Align, of: str) -> None:
     label = write(ax, x, top + BOX / 2, words, LETTERS, ink, align)
-    if of == "backward":  # on hatching
+    if of != "forward":  # on hatching, or below a message's arrow
         label.set_bbox({"boxstyle": "round,pad=0.12", "facecolor": PAGE, "edgecolor": "none"})
 
 

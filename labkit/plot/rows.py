@@ -44,8 +44,9 @@ class Bar:
         best = sorted(self.pieces, key=lambda p: p[2] not in ("hidden", "exposed"))  # then as they come
         for words in self.words:
             for a, b, look in best:
-                if extent(words, LETTERS) + 0.12 <= b - a:
-                    return words, a + 0.06, look
+                clear = 0.06 if look in ("hidden", "exposed") else 0.16  # so little hatching would look like a sign
+                if extent(words, LETTERS) + 2 * clear <= b - a:
+                    return words, a + clear, look
         return self.words[-1] if self.beside else "", self.end + 0.06, ""
 
     @property
