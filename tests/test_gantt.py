@@ -96,9 +96,13 @@ def test_the_picture_tells_passes_apart_by_hatching_and_ranks_by_colour():
     assert "second chunk" in pipeline.interleaved(4, 8).drawn().svg.decode()
 
 
-def test_all_of_a_chart_is_seen_beside_the_file_browser_and_labels_keep_to_their_boxes():
+def test_all_of_a_chart_is_seen_beside_the_file_browser_of_a_window_1200_px_wide():
+    html = pipeline.interleaved(4, 8).drawn()._repr_html_()
+    assert int(re.search(r"min-width: (\d+)px", html)[1]) < 765  # beyond it, the output scrolls
+
+
+def test_labels_keep_to_their_boxes():
     picture = pipeline.interleaved(4, 8).drawn().svg
-    assert size(picture)[0] * 96 / 72 < 700
     boxes = [[int(v) / 10 for v in box] for box in re.findall(rb'd="m(\d+) (\d+)h(\d+)v(\d+)h-\d+z"', picture)]
     labels = [word for word in words(picture) if re.fullmatch(r"[FB]?\d+[ab]?", word.text) and word.size == LETTERS]
     assert labels

@@ -14,10 +14,10 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from labkit.floor.words import nbytes
-from labkit.plot.sheet import TITLE, Scale, chip, extent, headline, in_lines, sheet, shortened, write
+from labkit.plot.sheet import FULL, TITLE, Scale, chip, extent, headline, in_lines, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
 
-WIDE, LEFT, RIGHT, MARGIN = 19.0, 2.15, 1.9, 0.4
+WIDE, LEFT, RIGHT, MARGIN = FULL, 2.15, 1.9, 0.4
 TOP, LINE, HEAD, ROW, BAR, GAP, BOTTOM = 0.55, 0.5, 0.8, 0.6, 0.42, 0.3, 1.05
 SWATCH = 0.6
 # A kind's ground, hatch, and the ink on it: no colours, for these mean ranks.

@@ -9,12 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from labkit.plot.sheet import Scale, chip, clock, extent, in_lines, sheet, wrapped, write
+from labkit.plot.sheet import FULL, Scale, chip, clock, extent, in_lines, sheet, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, PLAIN
 
-WIDE, LEFT, RIGHT, MARGIN = 14.5, 2.1, 0.3, 0.4  # all of it is seen beside the file browser
+WIDE, LEFT, RIGHT, MARGIN = FULL, 2.1, 0.3, 0.4
 LANE, HIGH, BOTTOM, LINE = 0.62, 0.46, 1.0, 0.42
-LETTERS = 7.0  # points
+LETTERS = 7.5  # points
 CLEAR = 0.035  # beside a label, to the edge of its box
 LOOKS = {"forward": (PLAIN, ""), "backward": (PAGE, "----"), "weights": (PAGE, "||||"), "": (PAGE, "")}  # greys
 WORDS = {

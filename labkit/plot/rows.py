@@ -8,18 +8,18 @@ from functools import cached_property
 from itertools import pairwise
 
 from labkit.floor.words import nbytes
-from labkit.plot.sheet import Scale, extent
+from labkit.plot.sheet import FULL, Scale, extent
 from labkit.theory.log import Op, Span
 from labkit.theory.overlap import Interval, Overlap, common, computing, end, overlaps, standing, under_way
 from labkit.theory.record import Record, Wait
 
-WIDE, LEFT, RIGHT = 19.0, 2.5, 0.35
+WIDE, LEFT, RIGHT = FULL, 2.5, 0.35
 BOX, STRIP = 0.42, 0.11  # heights of a span, and of the line where a rank stands
 BAR, THIN = 0.25, 0.1  # heights of an operation: with a label, and where there are too many for labels
 LEAST = 0.05  # a width at least; what is narrower within a bar is not shown
 LEVELS, TRACKS, THREADS = 4, 16, 64  # spans above one another; operations at once, with labels and without
 NAMED = 60  # operations of a rank that keep room for a label beside them
-LETTERS = 7.0  # points
+LETTERS = 7.5  # points
 UNKNOWN = 0.45  # how long a bar is whose end is not known
 
 

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Polygon, Rectangle
 
 from labkit.floor.words import seconds
-from labkit.plot.sheet import Scale, chip, clock, extent, sheet, write
+from labkit.plot.sheet import FULL, Scale, chip, clock, extent, sheet, write
 from labkit.plot.svg import FAINT, INK, PAGE, WRONG
 from labkit.theory.log import Op, place
 from labkit.theory.record import Meeting, Message, Record
@@ -26,7 +26,7 @@ WORDS = {
 ARROW = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "mutation_scale": 9}  # a message's
 CLEAR = 24  # arrows that can be told apart above bars and labels
 BENEATH = {"color": FAINT, "linewidth": 0.6, "mutation_scale": 6}
-WIDE, LEFT, RIGHT = 19.0, 1.9, 0.5
+WIDE, LEFT, RIGHT = FULL, 1.9, 0.5
 SIDES = LEFT, WIDE - RIGHT
 TOP, ROW, BOTTOM, BAR = 1.25, 1.45, 1.0, 0.42
 LINE = 0.42

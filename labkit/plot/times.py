@@ -14,10 +14,10 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
 from labkit.floor.words import seconds
-from labkit.plot.sheet import Scale, chip, clock, color, extent, headline, sheet, stroke, write
+from labkit.plot.sheet import FULL, Scale, chip, clock, color, extent, headline, sheet, stroke, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE, PLAIN
 
-WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.9, 1.9, 0.4
+WIDE, LEFT, RIGHT, MARGIN = FULL, 1.9, 1.9, 0.4
 LEGEND, TOP, HEAD, ROW, SPREAD, BOTTOM, LINE = 0.5, 0.75, 0.75, 0.95, 0.62, 1.0, 0.42
 DOT = 0.075
 ROUND = 4 / 3 * math.tan(math.pi / 8)  # a quarter of a circle as one Bézier curve

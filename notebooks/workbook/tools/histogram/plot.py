@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon, Rectangle
 
-from labkit.plot.sheet import chip, color, extent, headline, sheet, shortened, write
+from labkit.plot.sheet import FULL, chip, color, extent, headline, sheet, shortened, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK
 
-WIDE, LEFT, RIGHT, MARGIN = 19.0, 1.3, 13.6, 0.4  # the bars end at RIGHT, where the words begin
+WIDE, LEFT, RIGHT, MARGIN = FULL, 1.3, 11.6, 0.4  # the bars end at RIGHT, where the words begin
 TOP, HEAD, HIGH, ROW, BOTTOM = 0.25, 1.1, 3.6, 0.5, 1.35
 MOST = 160  # bars of all ranks together; of more values, several share one
 SHARE = 0.8  # of a value's room that its bars take

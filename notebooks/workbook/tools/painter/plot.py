@@ -13,11 +13,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from labkit.plot.sheet import LEAST, chip, color, extent, on, sheet, wrapped, write
+from labkit.plot.sheet import FULL, LEAST, chip, color, extent, on, sheet, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE
 from workbook.tools.painter.placements import Span, coordinates
 
-WIDE, MARGIN = 19.0, 0.45
+WIDE, MARGIN = FULL, 0.45
 SIDE = 3.7  # the longest side of a matrix
 GAP, NAME = 0.55, 0.55  # between the matrices; above each, for its name
 NOTES, LINE = 9.4, 0.36  # where the words begin; from one line to the next

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 
 from labkit.plot.bars import part, swatch
-from labkit.plot.sheet import TITLE, extent, headline, sheet, write
+from labkit.plot.sheet import FULL, TITLE, extent, headline, sheet, write
 from labkit.plot.svg import EDGE, FAINT, GRID, INK, PAGE, WRONG
 
-WIDE, LEFT, RIGHT = 20.0, 0.4, 2.1
+WIDE, LEFT, RIGHT = FULL, 0.4, 2.1
 BAR, BLOCK, ROW, TOP = 0.62, 2.85, 0.58, 0.3
 COLUMNS = (6.4, 11.4, 16.6)  # right ends of the table's columns
 MARK = (0, (4, 2.5))

@@ -11,12 +11,12 @@ from matplotlib.patches import Circle, PathPatch, RegularPolygon
 from matplotlib.path import Path
 from matplotlib.transforms import Affine2D
 
-from labkit.plot.sheet import extent, headline, sheet, write
+from labkit.plot.sheet import FULL, extent, headline, sheet, write
 from labkit.plot.svg import INK
 from workbook.tools.sweep.plot import line, panel
 
-WIDE, HIGH = 19.0, 9.6
-LEFT, WIDTH = 1.9, 16.4
+WIDE, HIGH = FULL, 9.6
+LEFT, WIDTH = 1.9, 14.4
 SMALL = 8.0  # points
 # Okabe and Ito's; each with a shape and a line of its own, so that nothing is told by colour alone.
 LOOKS = (

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle, PathPatch, Rectangle
 from matplotlib.path import Path
 
-from labkit.plot.sheet import TITLE, chip, color, extent, headline, on, sheet, stroke
+from labkit.plot.sheet import FULL, TITLE, chip, color, extent, headline, on, sheet, stroke
 from labkit.plot.svg import FAINT, INK
 from labkit.plot.tiles import Pen
 from workbook.tools.schedules.trees import depths_and_heights
@@ -19,7 +19,7 @@ from workbook.tools.schedules.trees import depths_and_heights
 CELL, ROW = 0.4, 0.72
 LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
 MIDDLE = 1.55  # between two states, where the arrows are
-WIDE = 19.0  # units that a row of panels may take
+WIDE = FULL  # units that a row of panels may take
 LINE = 0.42
 GREY = "#8c8c8c"  # of a switch, which is no rank
 LEVEL, STRIDE = 0.95, 0.95  # of a tree

@@ -12,12 +12,12 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Rectangle
 
 from labkit.floor.words import nbytes, seconds
-from labkit.plot.sheet import color, headline, on, sheet, write
+from labkit.plot.sheet import FULL, color, headline, on, sheet, write
 from labkit.plot.svg import FAINT, GRID, INK
 
-WIDE, HIGH = 19.0, 9.4
-TOP, BOTTOM, WIDTH = 2.5, 8.05, 7.3  # of a panel
-LEFTS = (1.65, 11.1)
+WIDE, HIGH = FULL, 9.4
+TOP, BOTTOM, WIDTH = 2.5, 8.05, 6.4  # of a panel
+LEFTS = (1.6, 10.2)
 MEASURED, FITTED, COPIED = "#0072B2", "#D55E00", "#009E73"  # Okabe and Ito's
 ROOM = 1.5  # beyond the least and the largest value, as a factor
 LETTERS = "ABCDEFGHIJ"  # of curves
