@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 
+import nbformat
 import pytest
+from cells import on_the_way
 
-from labkit.content import exercises, predictions
+from labkit.content import exercises, predictions, series
 from labkit.faces import progress, task
 from labkit.floor.errors import LabError
 from labkit.grading import defined_names
 from labkit.grading.exercise import Exercise
 from labkit.grading.prediction import Prediction
 from labkit.show.card import Card
+from tests.notebooks import FOLDER, cells
 from workbook.tools.progress import ways
 from workbook.tools.progress.face import progress as overview
 
@@ -24,7 +30,24 @@ NAMES = list(exercises.every())
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "work"))
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     return tmp_path / "work"
+
+
+def solve(*names: str) -> None:
+    for name in names:
+        progress.change(name, state="solved")
+
+
+def take(stops: Iterable[ways.Stop]) -> None:
+    """Do all that the stops ask."""
+    for name in [name for stop in stops for name in ways.asked(stop)]:
+        solve(name) if name in NAMES else progress.predict(name, "", right=False)
+
+
+def told(name: str) -> str:
+    """What the verdict on a right function says is next."""
+    return task._next(exercises.find(name), "right", {})
 
 
 def test_nothing_is_written_before_there_is_something_to_keep(place: Path):
@@ -115,44 +138,137 @@ def test_two_notebooks_at_once_lose_nothing(place: Path):
 
 
 def test_a_lesson_has_one_line_and_its_exercises_another_table(place: Path):
-    progress.change(NAMES[0], state="solved")
-    every, one = overview(None), overview(None, exercises.find(NAMES[0]).lesson)
+    solve("gradient_back")
+    every, one = overview(None), overview(None, "02")
     assert [row.link for row in every.rows] == [stop.link for stop in ways.lessons()]
-    assert (every.solved, one.solved, every.next, one.next) == (1, 1, NAMES[1], NAMES[1])
-    assert every.caption.startswith(f"1 of {len(NAMES)} exercises solved. Next: {NAMES[1]}")
+    assert (every.solved, one.solved) == (1, 1)
+    assert every.next == one.next == "Next: ring_shift, in lesson 02."
+    assert every.caption == f"1 of {len(NAMES)} exercises solved. Next: ring_shift, in lesson 02."
     assert len(repr(every).splitlines()) == 2 + len(every.rows)
-    assert "←&nbsp;next" in one._repr_html_()
+    assert one._repr_html_().count("←&nbsp;next") == 1
     assert {e.lesson for e in overview(None, 2).exercises} == {"02"}
     with pytest.raises(LabError, match="no exercises in lesson"):
         overview(None, "100")
 
 
-def test_the_next_exercise_is_the_same_whoever_says_it(place: Path):
-    for name in NAMES[0], NAMES[7], NAMES[3]:
-        progress.change(name, state="solved")
-    assert overview(None).next == NAMES[4], "behind the one that was changed last"
-    assert f"Next: {NAMES[4]}, in lesson" in task._next(exercises.find(NAMES[3]), "right", {})
-    for name in NAMES:
-        progress.change(name, state="solved")
-    assert overview(None).next is None
-    assert "Next" not in overview(None).caption
+def test_the_next_exercise_stands_on_the_way_through_a_lesson_and_in_a_main_one_before_others(place: Path):
+    solve("average_gradients")
+    assert told("average_gradients") == "Next: average_in_team, in lesson 01.", "hello_sum is one of 00's Exercises"
+    solve("overlapped")
+    assert told("overlapped") == "Next: data_parallel, in lesson 09.", "on the way through the same lesson"
+    solve("data_parallel", "average_in_buckets")
+    assert told("data_parallel") == "Next: asynchronous_sgd, in lesson 10.", "09b is a side lesson"
+    solve("vocab_embedding", "plan_dispatch")
+    assert told("plan_dispatch") == "Next: exchange_tokens, in lesson 13d.", "a side lesson that was begun goes on"
 
 
-def test_a_way_shows_its_stops_the_learners_place_and_the_next_stop(place: Path):
+def test_the_rest_comes_when_the_way_is_done_and_the_end_is_said(place: Path):
+    on = [name for stop in ways.lessons() for name in ways.asked(stop) if name in NAMES]
+    solve(*on)
+    rest = [name for name in NAMES if name not in on]
+    assert re.match(r"Next: (\w+), in lesson", overview(None).next)[1] in rest
+    solve(*rest)
+    assert overview(None).next == told(NAMES[0]) == "You have solved every exercise of the workbook."
+
+
+def test_the_next_exercise_is_one_of_the_open_notebook(place: Path, monkeypatch: pytest.MonkeyPatch):
+    solve("average_gradients")
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/05-barriers-and-clocks.ipynb")
+    assert overview(None).next == "Next: save_then_load, in lesson 05."
+
+
+def test_a_stop_asks_what_stands_before_its_end_outside_the_optional_sections_and_exercises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    v4 = nbformat.v4
+    texts = ["# Lesson", 'one = Predict("one")', "## First\n\nWhat is there.", 'lab.exercise("two")',
+             'lab.exercise("two").hint()', "## Optional: more", 'lab.exercise("three")', "## Second, and last",
+             'six = Choose("six_surprises")', "### Below", 'lab.exercise("four")', "## Exercises",
+             'lab.exercise("five")', "## Third", 'lab.use("two")', 'late = Predict("late")']  # fmt: skip
+    made = [(v4.new_markdown_cell if text.startswith("#") else v4.new_code_cell)(text) for text in texts]
+    nbformat.write(v4.new_notebook(cells=made), tmp_path / "99-lesson.ipynb")
+    monkeypatch.setattr(ways, "INDEX", tmp_path / "index.ipynb")
+    surprises = ["surprise_order", "surprise_unused", "surprise_join", "surprise_penalty", "surprise_dropout"]
+    six = [*surprises, "surprise_epoch"]
+    assert ways.asked(ways.Stop("", "99-lesson", "#First")) == ["one", "two"]
+    assert ways.asked(ways.Stop("", "99-lesson", "#Second,-and-last")) == ["one", "two", *six, "four"]
+    assert ways.asked(ways.Stop("", "99-lesson")) == ["one", "two", *six, "four", "late"]
+
+
+def test_the_way_through_a_lesson_is_the_one_that_the_lint_measures():
+    for stop in ways.lessons():
+        way = on_the_way(cells(FOLDER / f"{stop.file}.ipynb"))
+        shown = re.findall(ways.ASKS, "\n".join(cell.source for cell in way if cell.cell_type == "code"))
+        parts = [[p.name for p in series.every()[name].parts] if name in series.every() else [name] for name in shown]
+        assert ways.asked(stop) == list(dict.fromkeys(chain(*parts))), stop.says
+
+
+def test_a_way_shows_its_stops_the_learners_place_and_the_next_stop(place: Path, monkeypatch: pytest.MonkeyPatch):
     assert "lab.progress(way=…) takes '90 minutes'" in overview(None).notes[0]
-    stops = ways.ways()["half a day"]
-    table = overview(None, way="Half a day")
+    stops = ways.ways()["90 minutes"]
+    assert [stop.says for stop in stops[:3]] == ["00 Start here", "01 Who is who", "02 Close the ring"]
+    table = overview(None, way="90 Minutes")
     assert [(row.says, row.link, row.here) for row in table.rows] == [(s.says, s.link, s is stops[0]) for s in stops]
-    third = next(e for e in exercises.every().values() if e.lesson == stops[2].lesson)
-    progress.change(third.name, state="tried")
-    assert [row.here for row in overview(None).rows].index(True) == 2
+    assert table.caption == "Your way: 90 minutes. 0 of 4 exercises solved. Next: average_gradients, in lesson 00."
+    assert [row.counts for row in table.rows[:2]] == [("0 of 1 solved", "0 of 3 answered"), ("–", "–")]
+    progress.change("ring_shift", state="tried")
+    assert [row.here for row in overview(None).rows] == [False, False, True, False], "where anything was done"
     assert overview(None)._repr_html_().count("you&nbsp;are&nbsp;here") == 1
-    assert overview(None, third.lesson).onward == f"Your way, half a day: next is {stops[3].says}."
-    assert f'<a href="{stops[3].link}">' in overview(None, third.lesson)._repr_html_()
-    assert "its last stop" in overview(None, stops[-1].lesson).onward
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/01-meet-the-ranks.ipynb")
+    assert [row.here for row in overview(None).rows] == [False, True, False, False], "the open notebook"
     with pytest.raises(LabError, match=r"no way 'a year'.*Choose '90 minutes', 'half a day'.*'all'"):
         overview(None, way="a year")
-    assert overview(None, way="all").caption.startswith("0 of")
+    assert overview(None, way="all").caption.startswith("0 of 2")
+
+
+def test_on_a_way_the_next_thing_is_an_open_exercise_of_the_stop_or_else_the_next_stop(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+):
+    overview(None, way="90 minutes")
+    solve("average_gradients")
+    stop = "Next stop: [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
+    assert told("average_gradients") == overview(None).next == stop, "hello_sum is no part of the way"
+    assert 'Next stop: <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.' in overview(None)._repr_html_()
+    assert overview(None, "00").caption == f"1 of 2 exercises solved. {stop}"
+    assert '<a href="01-meet-the-ranks.ipynb#Who-is-who">' in overview(None, "00")._repr_html_()
+    assert overview(None, "01").next.startswith("Next stop: [02 Close the ring]"), "as in that lesson's notebook"
+    monkeypatch.setenv("JPY_SESSION_NAME", "02-send-and-receive.ipynb")
+    assert overview(None).next == "Next: gradient_back, in lesson 02."
+    solve("gradient_back")
+    assert told("gradient_back") == "Next: ring_shift, in lesson 02."
+    solve("ring_shift")
+    assert told("ring_shift").startswith("Next stop: [04 Reduce-scatter and all-gather](04-everyone.ipynb#")
+
+
+def test_a_stop_is_done_when_all_that_it_asks_is_done_and_then_the_way(place: Path):
+    overview(None, way="90 minutes")
+    stops = ways.ways()["90 minutes"]
+    solve("average_gradients")
+    assert [row.done for row in overview(None).rows] == [False] * 4, "three predictions are open"
+    take(stops[:1])
+    assert [row.done for row in overview(None).rows] == [True, False, False, False]
+    take(stops[3:])
+    assert [row.done for row in overview(None).rows] == [True, True, False, True], "nothing is asked in 01's section"
+    assert overview(None).next.startswith("Next stop: [02 Close the ring]"), "one that was left out"
+    assert "✓&nbsp;done&nbsp;←&nbsp;you&nbsp;are&nbsp;here" in overview(None)._repr_html_()
+    take(stops)
+    assert repr(overview(None)).count("✓ done") == 4
+    end = "You have finished your way: [choose another](index.ipynb#Ways-through-the-workbook)."
+    assert overview(None).caption == f"Your way: 90 minutes. 4 of 4 exercises solved. {end}"
+    assert told("sharded_step") == end
+
+
+def test_a_last_stop_that_asks_nothing_is_the_next_one_until_it_is_open(place: Path, monkeypatch: pytest.MonkeyPatch):
+    *stops, sheet = ways.ways()["two days"]
+    overview(None, way="two days")
+    take(stops)
+    assert overview(None).next == "Next stop: [Cheat sheet](cheat-sheet.ipynb)."
+    monkeypatch.setenv("JPY_SESSION_NAME", sheet.link)
+    assert overview(None).next.startswith("You have finished your way")
+
+
+def test_the_week_stops_at_every_lesson():
+    assert ways.ways()["a week"] == ways.lessons()
 
 
 def test_the_first_choice_of_a_prediction_is_kept_beside_the_exercises(place: Path):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +79,6 @@ def choose_way(name: str) -> None:
     """Write down the way that the learner takes."""
     with files.alone(folder()):
         _keep("ways", "chosen", {"name": name})
-
-
-def next_open(names: Sequence[str]) -> str | None:
-    """Return which of these exercises comes next: the first unsolved one behind the last that changed, going round."""
-    known = read()
-    begun = [name for name in known if name in names]  # in the order of their last changes
-    after = names.index(begun[-1]) + 1 if begun else 0
-    unsolved = (n for n in [*names[after:], *names[:after]] if known.get(n, {}).get("state") != "solved")
-    return next(unsolved, None)
 
 
 def predict(name: str, choice: str | float, right: bool) -> None:

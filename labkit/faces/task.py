@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.getipython import get_ipython
 from IPython.core.inputtransformer2 import TransformerManager
 
+from labkit import content
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.content import exercises
@@ -249,10 +250,8 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
     """Say what to do now, in a sentence."""
     name = exercise.name
     if state == "right":
-        following = progress.next_open(list(exercises.every()))
-        if following is None:
-            return "That was the last one: you have solved every exercise of the workbook."
-        return f"Next: {following}, in lesson {exercises.find(following).lesson}."
+        overview = content.method("progress")  # it knows the lessons' order, and the way that the learner takes
+        return overview(None).next if overview else ""
     play = ""
     if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\b", exercise.code):
         play = f" {how('steps', name)} plays your messages beside the workbook's." if not exercise.specimen else ""

@@ -2,38 +2,56 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from labkit.content import exercises, predictions
 from labkit.faces import progress as kept
+from labkit.faces.restore import SESSION
 from labkit.floor.errors import LabError
 from labkit.floor.words import listed
 from workbook.tools.progress.table import LessonRow, LessonsTable, ProgressTable
-from workbook.tools.progress.ways import Stop, lessons, ways
+from workbook.tools.progress.ways import Stop, asked, lessons, ways
 
 Known = dict[str, dict[str, Any]]  # what is kept of exercises, or of predictions, by name
 PLANS = "15c"  # the lesson of the Planner, which keeps the best plans
+SOLVED = "You have solved every exercise of the workbook."
+FINISHED = "You have finished your way: [choose another](index.ipynb#Ways-through-the-workbook)."
 
 
 def progress(lab: Any, lesson: str | int | None = None, *, way: str | None = None) -> LessonsTable | ProgressTable:
-    """Show how you stand: a line per lesson, or the exercises of one lesson.
+    """Show how you stand and what is next: a line per lesson, or the exercises of one lesson.
 
     >>> lab.progress()                     # a line per lesson
     >>> lab.progress("06")                 # the exercises of lesson 06
-    >>> lab.progress(way="half a day")     # choose a way through the workbook: it shows your place on it from now on
+    >>> lab.progress(way="half a day")     # choose a way through the workbook: from now on, a line per stop of it
 
+    A stop counts the exercises and predictions up to its end, without optional sections and *Exercises*. It is done
+    when all of them are: exercises solved, predictions locked in.
     `way="all"` shows all lessons again. Raises `LabError` for a lesson without exercises, and for an unknown way.
     """
     if way is not None:
         _choose(way)
     name, facts, answers = kept.way(), kept.read(), kept.predicted()  # each reads files: once
+    number = f"{lesson:02}" if isinstance(lesson, int) else lesson
+    notebook = Stop("", Path(os.environ.get(SESSION, "")).stem).lesson  # the open one, where Jupyter tells it
     stops = ways().get(name, [])
-    here = _here(stops, facts, answers)
-    if lesson is not None:
-        number = f"{lesson:02}" if isinstance(lesson, int) else lesson
-        return _exercises(number, name, stops, here, facts, answers)
-    rows = [_row(stop, at == here, facts, answers) for at, stop in enumerate(stops or lessons())]
-    return LessonsTable(rows, kept.next_open(list(exercises.every())), name, list(ways()), kept.planned())
+    here, done = _place(stops, [number, notebook], facts, answers)
+    if stops:
+        next_ = _next([asked(stops[here])], facts) or _next_stop(stops, here, done)
+    elif number is not None:
+        next_ = _next([_of(number)], facts)
+    else:
+        next_ = _next(_tiers(notebook, facts), facts) or SOLVED
+    if number is not None:
+        return _exercises(number, next_, facts, answers)
+    if stops:
+        rows = [_row(s, asked(s), facts, answers, done[at], at == here) for at, s in enumerate(stops)]
+    else:
+        rows = [_row(s, _of(s.lesson), facts, answers) for s in lessons()]
+    return LessonsTable(rows, next_, name, list(ways()), kept.planned())
 
 
 def _choose(way: str) -> None:
@@ -45,37 +63,77 @@ def _choose(way: str) -> None:
     kept.choose_way(chosen if chosen in known else "")
 
 
-def _here(stops: list[Stop], facts: Known, answers: Known) -> int:
-    """Return the place of the last stop in whose lesson anything was done; 0 before anything was."""
-    done = {e.lesson for name, e in exercises.every().items() if name in facts}
-    done |= {p.lesson for name, p in predictions.every().items() if name in answers}
-    return max((at for at, stop in enumerate(stops) if stop.lesson in done), default=0)
+def _place(stops: list[Stop], at_hand: Iterable[str | None], facts: Known, answers: Known) -> tuple[int, list[bool]]:
+    """Return the learner's place among the stops, a lesson at hand or the last one begun, and which stops are done.
+
+    A stop that asks nothing is done once a later one has been reached; the last one, once the learner is there.
+    """
+    begun = [at for at, stop in enumerate(stops) if any(name in facts or name in answers for name in asked(stop))]
+    open_ = [at for lesson in at_hand for at, stop in enumerate(stops) if stop.lesson == lesson]
+    here = [*open_, max(begun, default=0)][0]
+    last = max([here, *begun])
+    done = {name for name, known in facts.items() if known.get("state") == "solved"} | answers.keys()
+    return here, [
+        done.issuperset(asked(stop)) if asked(stop) else at < last or at == here == len(stops) - 1
+        for at, stop in enumerate(stops)
+    ]
 
 
-def _row(stop: Stop, here: bool, facts: Known, answers: Known) -> LessonRow:
-    mine = [e.name for e in exercises.every().values() if e.lesson == stop.lesson]
-    asked = [p.name for p in predictions.every().values() if p.lesson == stop.lesson]
-    states = [facts.get(name, {}).get("state") for name in mine]
-    answered = [answers[name].get("right") for name in asked if name in answers]
-    return LessonRow(
-        stop.says, stop.link, len(mine), states.count("solved"), len(asked), len(answered), answered.count(True), here
-    )
+def _next(tiers: Iterable[Sequence[str]], facts: Known) -> str:
+    """Name an open exercise of the first list that has one: the first behind its last that changed, going round."""
+    for names in tiers:
+        mine = [name for name in names if name in exercises.every()]
+        begun = [name for name in facts if name in mine]  # in the order of their last changes
+        after = mine.index(begun[-1]) + 1 if begun else 0
+        for name in [*mine[after:], *mine[:after]]:
+            if facts.get(name, {}).get("state") != "solved":
+                return f"Next: {name}, in lesson {exercises.find(name).lesson}."
+    return ""
 
 
-def _exercises(lesson: str, way: str, stops: list[Stop], here: int, facts: Known, answers: Known) -> ProgressTable:
+def _tiers(notebook: str, facts: Known) -> list[list[str]]:
+    """Return what to do first: what lies on the way through the lesson at hand, main lessons, all lessons; the rest."""
+    changed = [exercises.find(name).lesson for name in facts if name in exercises.every()]
+    way = {stop.lesson: asked(stop) for stop in lessons()}
+    here = notebook if notebook in way else changed[-1] if changed else ""
+    main = [name for lesson, names in way.items() if lesson.isdigit() or lesson.isalpha() for name in names]
+    return [way.get(here, []), main, [name for names in way.values() for name in names], list(exercises.every())]
+
+
+def _next_stop(stops: list[Stop], here: int, done: list[bool]) -> str:
+    for at in [*range(here + 1, len(stops)), *range(here + 1)]:
+        if not done[at]:
+            return f"Next stop: [{stops[at].says}]({stops[at].link})."
+    return FINISHED
+
+
+def _of(lesson: str) -> list[str]:
+    """Return all exercises and predictions of a lesson."""
+    own = [name for name, e in exercises.every().items() if e.lesson == lesson]
+    return own + [name for name, p in predictions.every().items() if p.lesson == lesson]
+
+
+def _row(
+    stop: Stop, names: Sequence[str], facts: Known, answers: Known, done: bool = False, here: bool = False
+) -> LessonRow:
+    states = [facts.get(name, {}).get("state") for name in names if name in exercises.every()]
+    asks = [name for name in names if name in predictions.every()]
+    right = [answers[name].get("right") for name in asks if name in answers]
+    counts = len(states), states.count("solved"), len(asks), len(right), right.count(True)
+    return LessonRow(stop.says, stop.link, *counts, done, here)
+
+
+def _exercises(lesson: str, next_: str, facts: Known, answers: Known) -> ProgressTable:
     chosen = [e for e in exercises.every().values() if e.lesson == lesson]
     if not chosen:
         known = ", ".join(sorted({e.lesson for e in exercises.every().values()}))
         raise LabError(f"There are no exercises in lesson {lesson!r}. Choose one of {known}.")
-    asked = [p.name for p in predictions.every().values() if p.lesson == lesson]
-    at = max((at for at, stop in enumerate(stops) if stop.lesson == lesson), default=here)
-    onward = stops[at + 1] if at + 1 < len(stops) else None
+    asks = [p.name for p in predictions.every().values() if p.lesson == lesson]
     return ProgressTable(
         chosen,
         {name: known.get("state", "") for name, known in facts.items()},
-        [answers[name].get("right") if name in answers else None for name in asked],
+        [answers[name].get("right") if name in answers else None for name in asks],
         {name: known["best"] for name, known in facts.items() if "best" in known},
         kept.planned() if lesson == PLANS else {},
-        kept.next_open([e.name for e in chosen]),
-        (way, onward) if way else None,
+        next_,
     )

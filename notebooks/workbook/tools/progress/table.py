@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from labkit.content import exercises as shelf
 from labkit.floor.words import listed
 from labkit.grading.exercise import Exercise
+from labkit.show import markdown
 from labkit.show.card import STATES
 from labkit.show.score import in_short
 from labkit.show.table import cell, row, table
-from workbook.tools.progress.ways import Stop
 
 SHORT = {"not attempted": "○ not yet", "tried": "◐ tried", "solved": "● solved"}
 
 
 @dataclass(frozen=True)
 class LessonRow:
-    """One lesson or a section of it, where its link leads, and what was done in the lesson."""
+    """One lesson or a stop on a way, where its link leads, and what was done there."""
 
     says: str
     link: str
@@ -29,6 +28,7 @@ class LessonRow:
     predictions: int
     answered: int
     right: int
+    done: bool = False  # all of a stop
     here: bool = False  # the learner's place on a way
 
     @property
@@ -38,28 +38,32 @@ class LessonRow:
         right = f", {self.right} right" if self.answered else ""
         return solved, f"{self.answered} of {self.predictions} answered{right}" if self.predictions else "–"
 
+    @property
+    def place(self) -> str:
+        """The learner's place on a way: "✓ done", "← you are here", both or nothing."""
+        return " ".join(["✓ done"] * self.done + ["← you are here"] * self.here)
+
 
 class LessonsTable:
-    """All lessons, or the stops of the chosen way, a line each; `next` is the exercise that comes next, if any."""
+    """All lessons, or the stops of the chosen way, a line each; `next` says in a sentence what comes next."""
 
     def __init__(
         self,
         rows: Sequence[LessonRow],
-        next_exercise: str | None = None,
+        next_: str = "",
         way: str = "",
         ways: Sequence[str] = (),
         plans: Mapping[str, float] | None = None,
     ) -> None:
         self.rows, self.way, self.ways, self.plans = list(rows), way, list(ways), dict(plans or {})
-        self.next = next_exercise
-        once = {r.link.partition("#")[0]: r for r in rows}.values()  # several stops may be one lesson's
-        self.solved, self.exercises = sum(r.solved for r in once), sum(r.exercises for r in once)
+        self.next = next_
+        self.solved, self.exercises = sum(r.solved for r in rows), sum(r.exercises for r in rows)
 
     @property
     def caption(self) -> str:
         """The learner's progress in short: "2 of 31 exercises solved. Next: ring_shift, in lesson 02."."""
         where = f"Your way: {self.way}. " if self.way else ""
-        return f"{where}{self.solved} of {self.exercises} exercises solved.{_next(self.next)}"
+        return f"{where}{self.solved} of {self.exercises} exercises solved. {self.next}"
 
     @property
     def notes(self) -> list[str]:
@@ -70,10 +74,7 @@ class LessonsTable:
 
     def __repr__(self) -> str:
         wide = max((len(r.says) for r in self.rows), default=0)
-        lines = [
-            "  ".join([f"{r.says:<{wide}}", *r.counts, *["← you are here"] * bool(self.way and r.here)])
-            for r in self.rows
-        ]
+        lines = ["  ".join([f"{r.says:<{wide}}", *r.counts, *filter(None, [r.place])]) for r in self.rows]
         return "\n".join([self.caption, *lines, *self.notes])
 
     def _repr_html_(self) -> str:
@@ -81,19 +82,18 @@ class LessonsTable:
         for r in self.rows:
             name = f'<a href="{escape(r.link)}">{escape(r.says)}</a>'
             solved, predicted = r.counts
-            place = [cell("←&nbsp;you&nbsp;are&nbsp;here" if r.here else "", "here")] if self.way else []
+            place = [cell(r.place.replace(" ", "&nbsp;"), "here")] * bool(self.way)
             rows.append(row(name, [cell(solved, "solved"), cell(predicted, "predicted"), *place]))
         names = ["stop" if self.way else "lesson", "exercises", "predictions", *["place"] * bool(self.way)]
-        return table("progress", escape(self.caption), names, rows) + _below(self.notes)
+        return table("progress", _html(self.caption), names, rows) + _below(self.notes)
 
 
 class ProgressTable:
-    """The exercises of a lesson in their order; `solved` counts those that are, `next` names the one that comes next.
+    """The exercises of a lesson in their order; `solved` counts those that are, `next` says what comes next.
 
     `predictions` says of each of the lesson's whether its first answer was right; None where there is none yet.
     `best` has, by name, the least that a right solution of the learner's took, as `grading.score` keeps it; `plans`, by
-    job, the least that a plan took, in times of the best one's time; `way` is the name of the way that the learner has
-    chosen, and its next stop.
+    job, the least that a plan took, in times of the best one's time.
     """
 
     def __init__(
@@ -103,21 +103,20 @@ class ProgressTable:
         predictions: Sequence[bool | None] = (),
         best: Mapping[str, Any] | None = None,
         plans: Mapping[str, float] | None = None,
-        next_exercise: str | None = None,
-        way: tuple[str, Stop | None] | None = None,
+        next_: str = "",
     ) -> None:
         shown = {e.name for e in exercises}
         self.best = {name: in_short(figures) for name, figures in (best or {}).items() if name in shown}
-        self.predictions, self.plans, self.way = list(predictions), dict(plans or {}), way
+        self.predictions, self.plans = list(predictions), dict(plans or {})
         self.exercises = list(exercises)
         self.states = {e.name: states.get(e.name, "not attempted") for e in exercises}
         self.solved = sum(state == "solved" for state in self.states.values())
-        self.next = next_exercise
+        self.next = next_
 
     @property
     def caption(self) -> str:
         """The learner's progress in short: "2 of 6 exercises solved. Next: ring_shift, in lesson 02."."""
-        return f"{self.solved} of {len(self.exercises)} exercises solved.{_next(self.next)}"
+        return f"{self.solved} of {len(self.exercises)} exercises solved. {self.next}".rstrip()
 
     @property
     def notes(self) -> list[str]:
@@ -126,26 +125,18 @@ class ProgressTable:
         told = f"Predictions: {given.count(True)} right of {len(given) - missing} answered, {len(given)} in all"
         return [*[told] * (missing < len(given)), *_planned(self.plans)]
 
-    @property
-    def onward(self) -> str:
-        """The next stop of the learner's way; empty where none is chosen."""
-        if self.way is None:
-            return ""
-        name, stop = self.way
-        return f"Your way, {name}: {f'next is {stop.says}' if stop else 'this was its last stop'}."
-
     def __repr__(self) -> str:
         wide = max((len(e.name) for e in self.exercises), default=0)
         lines = [
             "  ".join(filter(None, [e.lesson, f"{e.name:<{wide}}", STATES[self.states[e.name]], self.best.get(e.name)]))
             for e in self.exercises
         ]
-        return "\n".join([self.caption, *lines, *self.notes, *filter(None, [self.onward])])
+        return "\n".join([self.caption, *lines, *self.notes])
 
     def _repr_html_(self) -> str:
         rows = []
         for e in self.exercises:
-            state = SHORT[self.states[e.name]] + (" ← next" if e.name == self.next else "")
+            state = SHORT[self.states[e.name]] + (" ← next" if self.next.startswith(f"Next: {e.name},") else "")
             level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
             facts = {"difficulty": level, "minutes": f"{e.minutes} min", "state": state}
@@ -153,14 +144,11 @@ class ProgressTable:
             best = [cell(self.best.get(e.name, ""), "best")] if self.best else []
             rows.append(row(e.lesson, [*cells, *best]))
         names = ["lesson", "exercise", "difficulty", "time", "state", *["your best"] * bool(self.best)]
-        onward = escape(self.onward, quote=False)
-        if self.way and (stop := self.way[1]):
-            onward = onward.replace(escape(stop.says, quote=False), f'<a href="{stop.link}">{escape(stop.says)}</a>')
-        return table("progress", escape(self.caption), names, rows) + _below(self.notes, onward)
+        return table("progress", _html(self.caption), names, rows) + _below(self.notes)
 
 
-def _next(name: str | None) -> str:
-    return f" Next: {name}, in lesson {shelf.find(name).lesson}." if name else ""
+def _html(caption: str) -> str:
+    return markdown.html(caption).removeprefix("<p>").removesuffix("</p>\n")
 
 
 def _planned(plans: Mapping[str, float]) -> list[str]:
@@ -169,6 +157,5 @@ def _planned(plans: Mapping[str, float]) -> list[str]:
     return [f"Plans: {listed(each)} times the best plan's time"] if each else []
 
 
-def _below(notes: Sequence[str], *html: str) -> str:
-    lines = [*(escape(line, quote=False) for line in notes), *filter(None, html)]
-    return f"<p>{'<br>'.join(lines)}</p>" if lines else ""
+def _below(notes: Sequence[str]) -> str:
+    return f"<p>{'<br>'.join(escape(line, quote=False) for line in notes)}</p>" if notes else ""

@@ -1,7 +1,8 @@
 """Read the lessons in their order, and the ways through them, from the first page, `index.ipynb`.
 
 A lesson is a row of the page's table that begins with a link to it. A way is a heading of the third level; its stops
-are the numbered links under it, each to a lesson or to one section of it.
+are the numbered links under it, each to a lesson or to one section of it, or all lessons where it links their table.
+What a stop asks is read from the lesson's notebook.
 """
 
 from __future__ import annotations
@@ -12,13 +13,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from labkit.content import series
+
 INDEX = Path(__file__).resolve().parents[3] / "index.ipynb"
 LINK = r"\[([^\]]+)\]\(([^()#\s]+)\.ipynb(#[^()\s]*)?\)"
+ASKS = r'\b(?:Predict|Choose|lab\.exercise)\("(\w+)"'
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A lesson, or a section of it: what its link says ("04 One training step"), and where it leads."""
+    """A lesson, or a lesson up to a section's end: what its link says ("02 Close the ring"), and where it leads."""
 
     says: str
     file: str
@@ -31,7 +35,7 @@ class Stop:
         >>> Stop("04 All-reduce", "04-everyone", "#All-reduce").lesson, Stop("Capstone", "capstone").lesson
         ('04', 'capstone')
         """
-        return self.file.partition("-")[0] if self.file[0].isdigit() else self.file
+        return self.file.partition("-")[0] if self.file[:1].isdigit() else self.file
 
     @property
     def link(self) -> str:
@@ -57,6 +61,27 @@ def ways() -> dict[str, list[Stop]]:
     for section in re.split(r"^### ", page(), flags=re.MULTILINE)[1:]:
         heading, _, text = re.split(r"^## ", section, flags=re.MULTILINE)[0].partition("\n")
         stops = [Stop(*parts) for parts in re.findall(rf"^\d+\. {LINK}", text, re.MULTILINE)]
+        if "(#All-lessons)" in text:
+            stops = lessons()
         if stops:
             found[heading.partition(":")[0].strip().lower()] = stops
     return found
+
+
+@cache
+def asked(stop: Stop) -> list[str]:
+    """Return the exercises and questions of a stop, in order, without the optional sections and *Exercises*."""
+    found: dict[str, None] = {}
+    section = ""
+    for cell in json.loads(INDEX.with_name(f"{stop.file}.ipynb").read_text(encoding="utf-8"))["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            for heading in re.findall(r"^## (.+)$", source, re.MULTILINE):
+                if stop.section == f"#{section.replace(' ', '-')}":
+                    return list(found)
+                section = heading
+        elif section != "Exercises" and not section.startswith("Optional: "):
+            for name in re.findall(ASKS, source):
+                parts = series.every()[name].parts if name in series.every() else ()
+                found |= dict.fromkeys([part.name for part in parts] or [name])
+    return list(found)
