@@ -7,12 +7,11 @@ import re
 import pytest
 
 from labkit import draw
-from labkit.plot.gantt import LETTERS
 from labkit.plot.sheet import RANKS
 from labkit.show.gantt import of_record
 from labkit.show.timeline import Timeline
 from labkit.theory.log import Log, Op, Span
-from tests.pictures import size, words
+from tests.pictures import words
 from workbook.tools import pipeline
 
 
@@ -104,7 +103,7 @@ def test_all_of_a_chart_is_seen_beside_the_file_browser_of_a_window_1200_px_wide
 def test_labels_keep_to_their_boxes():
     picture = pipeline.interleaved(4, 8).drawn().svg
     boxes = [[int(v) / 10 for v in box] for box in re.findall(rb'd="m(\d+) (\d+)h(\d+)v(\d+)h-\d+z"', picture)]
-    labels = [word for word in words(picture) if re.fullmatch(r"[FB]?\d+[ab]?", word.text) and word.size == LETTERS]
+    labels = [word for word in words(picture) if re.fullmatch(r"[FB]\d+[ab]?|\d+[ab]", word.text)]
     assert labels
     for word in labels:
         assert any(x < word.left and word.right < x + w and y < word.top < y + h for x, y, w, h in boxes), word
