@@ -119,7 +119,7 @@ def run_push_gradient(push_gradient, gradient, weights, lr, times):
     have = window._memory[0] - sum(other for _, other in told)
     off = weights - times * lr * sum(mine for mine, _ in told) - have
     over = bool(theirs.any() and (off.abs() > 500).any())
-    lost = "an update that came between its get and its put was written over" * over
+    lost = "an update that came between its get and its put was overwritten" * over
     blame(window, torch.allclose(off, torch.zeros_like(off), atol=1e-6), into_own(window), lost)
     return have if rank == 0 else None
 
@@ -131,7 +131,7 @@ def broken_push_gradient(window, gradient, lr):
 
 
 @on_windows(
-    "Move weights that others move as well",
+    "Update weights that others update as well",
     lambda xs, weights, lr, times: [
         np.array(weights) - times * lr * sum(xs) if r == 0 else None for r in range(len(xs))
     ],
@@ -190,7 +190,7 @@ def run_take_ticket(take_ticket, times):
     difficulty=2,
     inputs=lambda n: [
         Case([np.float32(1) for _ in range(n)], "one for each rank"),
-        Case([np.float32(r + 1) for r in range(n)], "rank r asks for r + 1"),
+        Case([np.float32(r + 1) for r in range(n)], "rank r asks r + 1 times"),
         Case([np.float32(20) for _ in range(n)], "twenty for each rank"),
     ],
     forbids=MESSAGES,
@@ -202,7 +202,7 @@ def take_ticket(window):
     If ranks differ in speed, they should not get equal shares of the work: a rank that is free takes the next batch.
     So rank 0's window holds a counter, one whole number, 0 at first. Return the number that is there, and leave the
     next one. All ranks call this at any time: **no number may be handed out twice**, and none may be left out. Use no
-    messages and no fence. (In the picture, the numbers on the left are how many numbers each rank asks for.)
+    messages and no fence. (In the picture, the numbers on the left say how many times each rank asks.)
     Hint: No other rank may come between reading and writing. An accumulate alone does not tell you what was there.
     Hint: Which lock? The one that all ranks ask for: that of rank 0's window.
     Hint: `with window.lock(0):`, and in it a `get`, and a `put` of one more. Unlocking flushes.
@@ -267,7 +267,7 @@ def run_read_whole(read_whole, numbers, updates):
         return slow_get
 
     def noted_lock(of):
-        noticed.append(f"rank {rank} takes a lock, for which the owner never asks")
+        noticed.append(f"rank {rank} takes a lock, which the owner never asks for")
         return lock(of)
 
     def call():
@@ -354,7 +354,7 @@ would have to stop again and again and check whether another rank is asking.
 
 three_places = series(
     """
-Four ranks, windows of three places, all 0. What will you find? (With fewer ranks, there are fewer numbers.)
+Four ranks have windows of three places each, all 0. What will you find? (With fewer ranks, there are fewer numbers.)
 """,
     get_after_put="""
 Place 0: the last rank puts a 7 into rank 0's window and gets that place in its next line. It finds:

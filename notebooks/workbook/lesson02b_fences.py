@@ -96,7 +96,7 @@ def broken_ring_by_puts(window, x, steps):
     harness=run_ring_by_puts,
 )
 def ring_by_puts(window, x, steps):
-    """Pass x on to the right so many times; return what has arrived.
+    """Pass x on to the right, `steps` times; return what has arrived.
 
     Pass `x` on to the right `steps` times, each time into the window of the next rank, and return what has arrived: the
     `x` of the rank that is `steps` places to the left. The windows are as long as `x`. Use no messages; ranks meet in

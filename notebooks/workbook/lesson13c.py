@@ -27,7 +27,7 @@ if TYPE_CHECKING:
             return gradient
 
     def panel(p, panels, group):
-        """Piece p of k: the place of the rank in this group that has it, and which piece of its tile it is."""
+        """Return which rank of this group has piece p, and which piece of that rank's tile it is."""
         return divmod(p, panels // dist.get_world_size(group))
 
 
@@ -46,7 +46,7 @@ def _tables(n: int) -> list[Case]:
     rng = np.random.default_rng([122, 1, n])
     return [
         case(2, 2, [0, 3, 2 * n - 1], "three ids", 2),
-        case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that come again", 3),
+        case(2, 1, [2 * n - 2] * 3 + [1, 1], "ids that repeat", 3),
         case(3, 2, rng.integers(0, 3 * n, (2, 3)), "two rows of text", 4),
         case(1, 2, list(range(n)), "one row per rank", 5),
         case(3, 1, [3 * n - 1], "an id of the last rank alone", 6),
@@ -70,15 +70,15 @@ def vocab_embedding(part, ids):
     """Return the rows of the whole table for these ids, on every rank.
 
     Each rank has a `part` of the embedding table: the same number of rows on every rank, in the order of the ranks.
-    `ids` are the numbers of rows in the **whole** table, in any shape, and the same on all ranks. Return `table[ids]`
+    `ids` are row numbers of the **whole** table, in any shape, and the same on all ranks. Return `table[ids]`
     on every rank. `AddUp`, which is given, adds up over the ranks; **one** call communicates.
 
-    Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and makes zeros of what
-    it found. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own part: an id
-    whose row is on another rank must leave no gradient here.
+    Megatron does it without indexing by a mask: it looks up row 0 for an id that is not here, and then sets what it
+    found to zero. Every rank then calls `backward()` on the same **one** loss and wants the gradient of its own part:
+    an id whose row is on another rank must leave no gradient here.
     Hint: Subtract the number of the first row that is here. Which of the results are rows of `part`?
     Hint: `here = (place >= 0) & (place < len(part))`, and `torch.where(here, place, 0)` is a row that exists.
-    Hint: Multiply what you found by `here.unsqueeze(-1)`: that makes zeros of numbers **and** of their gradients.
+    Hint: Multiply what you found by `here.unsqueeze(-1)`: that sets numbers **and** their gradients to zero.
     Afterwards: The backward pass communicates nothing. All ranks have the same ids and the same gradient of the rows,
     and each one adds up what belongs to its own part. So the table's gradient needs no all-reduce.
     """
@@ -151,15 +151,15 @@ def vocab_head(x, part, target, words):
     """Return the mean loss of all tokens, on every rank.
 
     `x`, the same on all ranks, has one row per token. `part` has this rank's rows of the output layer's weights, one
-    for each word, as many on each rank, in the order of the ranks. From word number `words` on, the rows are padding:
-    no word, whatever they hold. `target`, the same on all ranks, has each token's word. Return the mean loss of all
-    tokens, on every rank.
+    for each word, equally many on each rank, in the order of the ranks. From row `words` of the whole matrix on, the
+    rows are padding: they stand for no word, whatever they hold. `target`, the same on all ranks, has each token's
+    word. Return the mean loss of all tokens, on every rank.
 
     Every rank calls `backward()` on this **one** loss. It wants the **whole** gradient of `x`, as one process would
     have it, and the gradient of its own `part`. Write both passes: two all-reduces forward (lesson 08), one backward;
     gather nothing. `ctx.save_for_backward` and `ctx.saved_tensors` carry tensors from one to the other.
-    Hint: Forward is `split_loss` of lesson 08, once the columns that are no words have the logit `-torch.inf`. They
-    begin at column `words - first` of this rank, or at 0 where that is negative.
+    Hint: Forward is `split_loss` of lesson 08, once the columns that stand for no word have the logit `-torch.inf`.
+    They begin at column `words - first` of this rank, or at 0 where that is negative.
     Hint: Backward: the gradient of a token's logits is its shares, minus 1 for the target, divided by the number of
     tokens. All of it is here already.
     Hint: Each rank's `d_logits @ part` is the gradient through **its** words. The gradient of `x` is the sum of them
@@ -215,9 +215,9 @@ def _matrices(n: int) -> list[Case]:
     return [
         case(n, n, "one row per rank", 8),
         case(2 * n, 3 * n, f"{2 * n} × {3 * n}", 9),
-        case(2 * n - 1, n, "rows that do not divide", 10, "float64"),
-        case(n, n + 1, "columns that do not divide", 11),
-        case(n + 1, 2 * n + 1, "neither divides", 12),
+        case(2 * n - 1, n, "rows that do not divide evenly", 10, "float64"),
+        case(n, n + 1, "columns that do not divide evenly", 11),
+        case(n + 1, 2 * n + 1, "neither divides evenly", 12),
         case(8 * n, 16 * n, "a larger matrix", 13),
     ]
 
@@ -247,7 +247,7 @@ def rows_to_columns(x, rows):
     Begin with two lists: how many rows and how many columns the block of each rank has.
     Hint: With `high = -(-rows // world_size)`, rank r has `max(0, min(rows, (r + 1) * high) - r * high)` rows; columns
     in the same way.
-    Hint: `x.split(widths, dim=1)` are the blocks for rank 0, 1, …; each one flattened, one after the other, is what you
+    Hint: `x.split(widths, dim=1)` are the blocks for rank 0, 1, …; flattened and one after the other, they are what you
     send. From rank r you receive `heights[r]` rows of `widths[rank]` numbers.
     Hint: What arrives is in the order of the ranks, so in the order of the rows: `received.view(rows, mine)`.
     Afterwards: Each rank sends its rows once, without its own part: (N − 1)/N · S, however large the matrix. Gathering
@@ -312,9 +312,9 @@ def product_on_k(x, w, bias):
     The function below has two mistakes, which do no harm on one rank.
     Hint: relu(a + b) is not relu(a) + relu(b). When may a rank apply it?
     Hint: The bias belongs in the sum once, and the function adds it on every rank.
-    Hint: Both go into the last line: `torch.relu(mine + bias)`.
-    Afterwards: Partial sums may be added to each other and multiplied by a number before the reduction. Everything else
-    has to come after it. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
+    Hint: Apply both in the last line: `torch.relu(mine + bias)`.
+    Afterwards: Only what is linear may come before the reduction, such as adding partial sums or multiplying them by a
+    number. DTensor knows this, and reduces before a `relu`; with plain tensors you have to.
     """
     y = x @ w
     mine = y.new_empty(len(y) // world_size, y.shape[1])
@@ -370,7 +370,7 @@ def summa(x, w, row, column, panels):
     """Return this rank's tile of the product of two matrices that lie in tiles on a grid of ranks.
 
     The ranks form a grid. X and W are cut into as many blocks of rows as the grid has rows, and each of these into as
-    many blocks of columns as it has columns: `x` and `w` are this rank's tiles. Return its tile of X W.
+    many blocks of columns as the grid has columns: `x` and `w` are this rank's tiles. Return its tile of X W.
 
     The sum over k is taken in `panels` pieces of equal length, one after the other. Piece p of X is a strip of columns,
     and one rank of each `row` of the grid has this row's part of it; piece p of W is a strip of rows, and one rank of
@@ -385,9 +385,9 @@ def summa(x, w, row, column, panels):
     and has the right shape on all others. Broadcast a `.clone()` of it.
     Hint: `dist.broadcast(left, group=row, group_src=owner)`, the same for W with `dim=0` and `column`, and then `y +=
     left @ right`.
-    Afterwards: This is SUMMA (van de Geijn and Watts, 1997), which ScaLAPACK multiplies with. On a grid of √N × √N
-    ranks, each one receives less than 2/√N of a matrix. With both matrices cut in one dimension, a rank has to receive
-    nearly all of one of them, however many ranks there are. DTensor on a 2 × 2 mesh gathers the strips instead.
+    Afterwards: This is SUMMA (van de Geijn and Watts, 1997), with which ScaLAPACK multiplies matrices. On a grid of √N
+    × √N ranks, each one receives less than 2/√N of a matrix. With both matrices cut in one dimension, a rank has to
+    receive nearly all of one of them, however many ranks there are. DTensor on a 2 × 2 mesh gathers the strips instead.
     """
     y = x.new_zeros(len(x), w.shape[1])
     for p in range(panels):
@@ -436,21 +436,21 @@ def cheapest_chain(widths, tokens, ranks):
     layer comes an activation function, so a partial sum has to be added up at once, by an all-reduce. `X` is whole
     on every rank to begin with, and the last result has to be whole on every rank.
 
-    Return the smallest amount of **numbers** that each rank has to send, over all choices of cuts:
+    Count **numbers**, not bytes, and return the fewest that each rank has to send, over all choices of cuts:
 
     - a matrix cut into **columns** needs its input whole (an all-gather where it is not), and leaves columns;
     - one cut into **rows** takes its input whole or in columns, and leaves a sum: an all-reduce makes it whole.
 
-    Collectives send the least: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an all-reduce.
-    Communicate nothing.
+    Collectives send as little as they can: (N − 1)/N · S for an all-gather of S numbers in all, twice that for an
+    all-reduce. Communicate nothing.
     Hint: With a handful of layers you may try all choices: `itertools.product(('columns', 'rows'), repeat=layers)`.
     From layer to layer, only one thing matters.
     Hint: It is whether the last result is whole or in columns. Keep the least sum for each of the two.
     Hint: By columns: `min(whole, cut + gather(before))`. By rows: `min(whole, cut) + all_reduce(after)`. At the end,
     columns have to be gathered.
     Afterwards: Columns, then rows: with wide layers in between, Megatron's pairs are the best choice, one all-reduce
-    for two matrices. Where a layer in the middle is narrow, another choice wins. Alpa (2022) searches such choices for
-    whole models, operation by operation.
+    for two matrices. Where a layer in the middle is narrow, another choice wins. Alpa (2022) searches among such
+    choices for whole models, operation by operation.
     """
     share = (ranks - 1) / ranks * tokens
     whole, cut = 0.0, float("inf")  # the least so far, where the last result is whole, and where it is in columns

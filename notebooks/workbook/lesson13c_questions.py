@@ -16,9 +16,9 @@ does the all-gather of the table take?
     > The all-reduce sends twice, and its bytes are what you divide by.
 ( ) 125.0
     > Both are shared by eight ranks: the factor 7/8 is in both.
-Why: About 16 times: 128,000 rows against 4,096, and the all-reduce sends its rows twice. And every rank would have to
-have room for the whole table, which was cut because it is too large. A rank needs only the rows of its batch, and one
-all-reduce brings these. At 64,000 tokens both ways send the same; then memory decides.
+Why: About 16 times: 128,000 rows against 4,096, and the all-reduce sends its rows twice. And every rank would need room
+for the whole table, which was cut because it is too large. A rank needs only the rows of its batch, and one all-reduce
+brings these. At 64,000 tokens both ways send the same; then memory decides.
 """)
 
 two_ends = series(
@@ -35,9 +35,9 @@ that the loss is taken over all 40 columns, as if these rows were words. What do
 (x) the loss is a little too large, and the padding gets gradients
 ( ) the last rank waits for targets that never come
     > No rank waits for targets: the ranks make the same calls, whatever is in their rows.
-Why: Too large: each padding row takes part in the softmax as a word with the score 0. If all scores were 0, the loss
-would be log 40 instead of log 36. Training then pushes the padding away, with gradients that the model without padding
-does not have. No error is raised.
+Why: The loss is too large: each padding row takes part in the softmax as a word with the score 0. If all scores were 0,
+the loss would be log 40 instead of log 36. Training then pushes the padding away, with gradients that the model without
+padding does not have. No error is raised.
 """,
     gradients_of_the_output_layer="""
 Backward through the output layer: the features `x` are the same on all ranks, `part` has some of the rows, and each
@@ -149,8 +149,8 @@ Why: Nothing. Every rank has all of it, and keeps its own block.
 
 four_claims = series(
     """
-A placement is a claim about what the ranks hold. Four questions about such claims; the cells below run them, one after
-the other.
+A placement is a claim about what the ranks hold. Here are four questions about such claims. The cells below answer
+them, one after the other.
 """,
     uneven_shards="""
 A matrix of five rows is distributed over four ranks with `Shard(0)`. How many rows do the ranks hold, in the order of
@@ -176,8 +176,8 @@ them with `DTensor.from_local(gradient, mesh, [Replicate()])`, and call `full_te
 ( ) rank 0's gradient on every rank
     > That would be true with `run_check=True`, which broadcasts rank 0's tensor. It is off by default.
 Why: Each rank's own: to make a `Replicate()` whole, there is nothing to do. `from_local` believes what you say. From
-here on the ranks compute with different numbers under one name, and nothing raises. `Partial()` was what these
-gradients are.
+here on the ranks compute with different numbers under one name, and nothing raises. The right placement for these
+gradients was `Partial()`.
 """,
     relu_of_a_partial="""
 `P` is a DTensor with the placement `Partial()`: rank 0 holds [1, 3], every other rank [1, −1]. On four ranks the sum is
@@ -221,7 +221,7 @@ does something have to travel **before** the ranks can multiply?
     > Columns with a whole W, and a whole X with rows, are no problem: of the whole matrix, a rank takes the part that
     it needs, and drops the rest.
 ( ) eight
-    > A matrix that is not cut fits everything, and columns with rows meet where the sum is taken.
+    > A matrix that is not cut fits everything, and X in columns with W in rows gives partial sums without a message.
 Why: Three: rows with rows, rows with columns, and columns with columns. In the other six each rank can begin, but they
 do not lead to the same: in one way, every rank computes everything; in three, the result is a sum that has not been
 added up yet.
@@ -237,7 +237,7 @@ dimension 1, and not over dimension 0. How do the ranks get Y = X @ W, and how i
 ( ) not at all: rows and columns do not fit together
     > They do not over **one** dimension of a mesh. Here they are cut over different ones.
 Why: Without a message. Rank (i, j) has the i-th half of X's rows and the j-th half of W's columns, which is all that
-tile (i, j) of Y needs. Every rank holds half of each matrix, where one dimension would leave it with a quarter of one
+tile (i, j) of Y needs. Every rank holds half of each matrix. On a mesh of one dimension it would hold a quarter of one
 and all of the other.
 """,
 )
@@ -251,7 +251,7 @@ With `columns_then_rows`: in each of the two transformer layers `qkv` and `widen
 `narrow` into rows, and the embedding is cut by its vocabulary. Each product is computed where its weight lies. How many
 all-reduces does the **forward** pass need, up to the scores?
 ( ) two
-    > Each layer has two pairs of column and row, and the embedding is a partial sum, too.
+    > Each layer has two pairs of a column cut and a row cut, and the embedding is a partial sum, too.
 ( ) four
     > These are the two in each of the two layers. The embedding is a partial sum as well.
 (x) five
@@ -287,6 +287,6 @@ does training do?
 ( ) it trains to the same losses, with about as many collectives: everything is cut anyway
     > How a weight is cut decides what has to travel. Rows in the wrong place cost a gather each.
 Why: The same losses: a placement says where numbers are, not what is computed. A bad annotation gives the right
-results, only slowly, and a profile or `CommDebugMode` has to tell you. The same holds for JAX's sharding.
+results, but slowly, and only a profile or `CommDebugMode` shows it. The same holds for JAX's sharding.
 """,
 )

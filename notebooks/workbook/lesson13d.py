@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
-WIDE = 3  # numbers a token, in the checks
+WIDE = 3  # numbers per token, in the checks
 
 
 def _planned(xs: Sequence[Any]) -> list[Any]:
@@ -33,12 +33,12 @@ def _chosen(n: int) -> list[Case]:
 
     sizes = [r + 3 for r in range(n)]
     return [
-        Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens a rank"),
+        Case([(np.arange(n + 1) + 2 * r) % n for r in range(n)], f"{n + 1} tokens per rank"),
         Case(drawn(sizes, n, 1), "ranks with different numbers of tokens"),
         Case(drawn([6] * n, n - 1 or 1, 2), "the last expert is chosen by no token"),
         Case([np.full(4, n - 1)] * n, "all tokens choose the last expert"),
         Case(drawn([0, *sizes[1:]], n, 3), "rank 0 has no token"),
-        Case(drawn([300] * n, n, 4), "300 tokens a rank"),
+        Case(drawn([300] * n, n, 4), "300 tokens per rank"),
     ]
 
 
@@ -213,11 +213,13 @@ class Expert:
 
 def exchange(x, give, take):
     """Exchange rows as the solution does, and say what is wrong with the arguments."""
-    assert isinstance(x, torch.Tensor), f"`exchange` got a {type(x).__name__} to send, and sends the rows of a tensor."
+    assert isinstance(x, torch.Tensor), (
+        f"`exchange` got a {type(x).__name__} to send. Give it a tensor with a row for each token."
+    )
     give, take = ([int(k) for k in counts] for counts in (give, take))
     assert len(give) == len(take) == world_size, "`give` and `take` need a number for every rank."
     assert sum(give) == len(x), (
-        f"`exchange` is to send {sum(give)} rows away, and got {len(x)}: `give` belongs to another buffer."
+        f"`give` has {sum(give)} rows to send, and `exchange` got {len(x)}: `give` belongs to a different buffer."
     )
     return exchange_tokens(x, give, take)
 
@@ -296,7 +298,7 @@ gradient has been averaged yet. What is in the gradient of rank 2's expert, whic
     > That would be true if no gradient came back through the exchange. Yours brings them.
 (x) the gradient of the sum of all ranks' losses
 Why: The sum over all ranks' losses. The tokens of all ranks went through this expert, and the backward all-to-all has
-brought all their gradients. One process would take the mean of the losses, so N times less.
+brought all their gradients. One process would take the mean of the losses, so its gradient would be N times smaller.
 """)
 
 exchanges_of_a_training_step = ask("""
@@ -306,7 +308,7 @@ forward and a backward pass together?
 ( ) 6
     > That is the forward pass alone: sizes, tokens and results, in two mixtures.
 ( ) 8
-    > All journeys of the tokens are there. But before the tokens leave, their counts travel.
+    > This counts all journeys of the tokens. But before the tokens leave, their counts travel.
 ( ) 12
     > That would be true if sizes had a gradient. They are integers.
 ( ) 5
@@ -319,11 +321,11 @@ tokens in the backward pass. Sizes have no gradient.
 
 bytes_against_tensor_parallel = ask("""
 For one MLP, tensor parallelism all-reduces all 1,920 tokens in the forward pass, and as many numbers in the backward
-pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the backward pass the
-gradients likewise. How many times as many bytes does a rank send with tensor parallelism, on four ranks?
+pass. The mixture sends each rank's 480 tokens to one expert each and the results back, and in the backward pass it does
+the same with the gradients. How many times as many bytes does a rank send with tensor parallelism, on four ranks?
 = 4.0 +- 15 %
 ( ) 1
-    > Four exchanges and two all-reduces, each of them in two halves: that part is equal. How many tokens?
+    > Four exchanges count as much as two all-reduces, which have two halves each. But how many tokens travel?
 ( ) 2
     > An all-reduce sends twice as much as an all-to-all of the same buffer; but the buffers differ, too.
 ( ) 8
@@ -331,13 +333,13 @@ gradients likewise. How many times as many bytes does a rank send with tensor pa
 ( ) 0.25
     > The other way round: each rank's own tokens are a quarter of all tokens.
 Why: Four times as many, one for each rank. Two ring all-reduces send 2 · 2 · 1,920 · ¾ rows from each rank, and four
-exchanges 4 · 480 · ¾. With two experts a token it is half of that, and with 8, as in DeepSeek-V3, four ranks would send
-more than tensor parallelism does.
+exchanges 4 · 480 · ¾. With two experts per token it is half of that, and with 8, as in DeepSeek-V3, four ranks would
+send more than tensor parallelism does.
 """)
 
 head_start_of_an_expert = ask("""
-With its head start, expert 0 gets nearly all tokens at the beginning. Nothing but the loss of the language model is
-trained: all weights, the router's too. Where do the tokens go after 20 training steps?
+With its head start, expert 0 gets nearly all tokens at the beginning. All weights are trained, the router's too, and
+only to lower the loss of the language model. Where do the tokens go after 20 training steps?
 ( ) training has evened them out: about a quarter to each expert
     > That would be true if an idle expert cost anything. The loss depends on the model's guesses, not on how busy
     each expert is.

@@ -64,14 +64,14 @@ def run_mixture_gradients(mixture_gradients, shared, experts):
         assert sums is not None or p.grad is None, left
         if sums is None or p.grad is None or torch.allclose(p.grad, sums / world_size):
             continue
-        still = "The experts' gradients are still the sum over all ranks' losses, and the loss is their mean."
+        still = "The experts' gradients are still those of the sum of all ranks' losses, and the loss is their mean."
         assert not torch.equal(p.grad, sums), still
         twice = "The experts' gradients are divided by the number of ranks twice."
         assert not torch.allclose(p.grad, sums / world_size**2), twice
         totals = sum(range(world_size + 1)), sum(range(world_size))  # of all ranks, or of all but the last
         means = [sums / (rank + 1) * total / world_size for total in totals]
         assert not any(torch.allclose(p.grad, mean) for mean in means), (
-            "The experts' gradients are the mean over the ranks, where each rank holds a different expert."
+            "The experts' gradients are the mean over the ranks, but each rank holds a different expert."
         )
     none = any(p.grad is None for p in mine)
     return {"shared": [p.grad for p in copies], "experts": "no gradient" if none else [p.grad for p in mine]}
@@ -136,7 +136,7 @@ def _crowded(n: int) -> list[Case]:
 
     return [
         some(4, 4, "capacity 4: room for everyone"),
-        some(6, 2, "capacity 2, and six tokens a rank"),
+        some(6, 2, "capacity 2, and six tokens per rank"),
         some(5, 1, "capacity 1, all choose the last expert", [np.full(5, n - 1)] * n),
         some(5, 2, "capacity 2, each rank's tokens choose one expert", [np.full(5, (r + 1) % n) for r in range(n)]),
     ]
@@ -166,13 +166,13 @@ def judged_capped(y, x, h, chosen, gate, capacity, expert, _):
             together(rows, chosen[:, None], g[:, None])
             for rows, g in ((h, gate), (h, ones), (gate[:, None] * h, ones), (x, gate))
         )
-        zeros = "A dropped token comes out as zeros. No expert sees it, and it is still there: `x[i]`."
+        zeros = "A dropped token comes out as zeros. No expert sees it, but its row should still be `x[i]`."
         early_ones = (
-            "Only this rank's first `capacity` tokens have found an expert, and there is room for `capacity` at each."
+            "Only this rank's first `capacity` tokens have found an expert, though each expert has room for `capacity`."
         )
         mistakes = {
             zeros: kept * (x + made),
-            "The experts' answers are there, and nothing has multiplied them by the gates.": x + kept * bare,
+            "The experts' answers are there, but they are not multiplied by the gates.": x + kept * bare,
             "The experts' answers are there, and the tokens themselves, `x`, are missing.": kept * made,
             "The gates multiply what the experts get, and should multiply what they make of it.": x + kept * early,
             "The experts get `x`, and should get `h`.": x + kept * wrong,
@@ -184,7 +184,7 @@ def judged_capped(y, x, h, chosen, gate, capacity, expert, _):
 
 
 @exercise(
-    "Room for so many, and no more",
+    "Experts with limited room",
     _capped,
     minutes=15,
     difficulty=3,
@@ -214,7 +214,7 @@ def capped_mixture(x, h, chosen, gate, capacity, compute, exchange):
     token's own column, less 1, is its place, and `chosen * capacity + place` its row in the buffer.
     Hint: `h.new_zeros(rows, width).index_copy(0, row, h[token])` fills the buffer, gradients included. Begin with `x`
     and `index_add` the kept tokens' results: then a dropped token is `x` alone.
-    Afterwards: Nothing depends on the router's choices any more but the contents: shapes, splits and memory are known
+    Afterwards: Only the contents still depend on the router's choices: shapes, splits and memory are known
     before the step begins, and the CPU waits for no sizes. The price is empty places, which are sent and computed like
     all others, and dropped tokens.
     """
@@ -246,9 +246,9 @@ def _tokens(n: int) -> list[Case]:
         return Case(xs, about)
 
     return [
-        some([4] * n, 1, "one expert a token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
+        some([4] * n, 1, "one expert per token", [(r - np.arange(4)[:, None]) % n for r in range(n)]),
         some([2 * r + 2 for r in range(n)], 1, "ranks with different numbers of tokens"),
-        some([5] * n, 2, "two experts a token"),
+        some([5] * n, 2, "two experts per token"),
         some([3] * n, 1, "all tokens choose the last expert", [np.full((3, 1), n - 1)] * n),
         some([0, *[4] * (n - 1)], 2, "rank 0 has no token"),
     ]
@@ -267,7 +267,7 @@ def judged_mixture(y, x, chosen, gate, expert, *_):
         rows = torch.cat([together(x, chosen[:, k : k + 1], gate[:, k : k + 1]) for k in range(chosen.shape[1])])
         unsorted = right[chosen.flatten().argsort(stable=True)] if chosen.shape[1] == 1 else rows
         mistakes = {
-            "The experts' answers are there, and nothing has multiplied them by the gates.": bare,
+            "The experts' answers are there, but they are not multiplied by the gates.": bare,
             "The rows are right, but they lie in the order of the buffer, and not in that of the tokens.": unsorted,
         }
         name_mistakes(y, right, mistakes)
@@ -342,7 +342,7 @@ def _scores(n: int) -> list[Case]:
         some(3, 2, "three tokens, two experts", [np.array([0, 0, 1])] * n),
         some(4, n, "the tokens of a rank all choose the same expert", apart),
         some(5, 2 * n, f"{2 * n} experts, of which some get nothing"),
-        some(60, n, "60 tokens a rank"),
+        some(60, n, "60 tokens per rank"),
     ]
 
 
@@ -391,14 +391,14 @@ def balance_loss(probabilities, chosen):
     Return a loss on every rank such that the **mean of the ranks' losses** is this loss, and the mean of their
     gradients its gradient (they are averaged later, like all others). One call is enough: decide which of f and P has
     to be that of all ranks, and which may be this rank's own.
-    Hint: The ranks' means of P have a mean, which is P of all tokens, because every rank has equally many. For which f
-    is the mean of Σ f · P over the ranks the Σ f · P of all?
+    Hint: The mean of the ranks' own P is the P of all tokens, because every rank has equally many. For which f is the
+    mean of the ranks' Σ f · P equal to the Σ f · P of all tokens?
     Hint: For one f that is the same on all ranks. So f needs the counts of all ranks, and P may stay this rank's own.
     Hint: `chosen.bincount(minlength=experts)`, one all-reduce of these integers, and a division by the number of tokens
     on all ranks.
-    Afterwards: The loss is 1 where all experts get the same, and at most the number of experts. It is linear in P, so P
-    may stay local. With a local f each rank would balance its own tokens: stricter, and not the same. Megatron-LM and
-    others let you choose between the two.
+    Afterwards: The loss is 1 where all experts get equally many tokens, and at most the number of experts. It is linear
+    in P, so P may stay local. With a local f each rank would balance its own tokens: that is stricter, and not the same
+    loss. Megatron-LM and others let you choose between the two.
     """
     tokens, experts = probabilities.shape
     counts = chosen.bincount(minlength=experts)
@@ -430,9 +430,9 @@ def _several(n: int) -> list[Case]:
 
     turned = [(np.arange(2 * n) + r) % (2 * n) for r in range(n)]
     return [
-        some([2 * n] * n, 2, "two experts a rank, one token of each rank for each", turned),
-        some([5] * n, 1, "one expert a rank"),
-        some([r + 2 for r in range(n)], 3, "three experts a rank, few tokens"),
+        some([2 * n] * n, 2, "two experts per rank, each chosen by one token of every rank", turned),
+        some([5] * n, 1, "one expert per rank"),
+        some([r + 2 for r in range(n)], 3, "three experts per rank, few tokens"),
         some([0, *[6] * (n - 1)], 2, "rank 0 has no token"),
     ]
 
@@ -446,14 +446,14 @@ def with_experts(x, chosen, gate, each):
 def judged_many(y, x, chosen, gate, experts, _):
     """Return the result and its gradients."""
     calls = [len(expert.seen) for expert in experts]
-    assert calls == [1] * len(experts), f"This rank's experts were called {calls} times, and each is called once."
+    assert calls == [1] * len(experts), f"This rank's experts were called {calls} times. Call each of them once."
     go_back(y)
     weights = [expert.weight.grad for expert in experts]
     return {"y": y.detach(), "of the gates": grad_of(gate), "of this rank's experts": weights}
 
 
 @exercise(
-    "Several experts a rank",
+    "Several experts on each rank",
     _many,
     minutes=20,
     difficulty=3,
@@ -482,9 +482,9 @@ def many_experts(x, chosen, gate, experts, exchange):
     stable argsort of that brings the rows together by expert.
     Hint: `p.argsort()` undoes a permutation p: `made[by_expert.argsort()]` are the results in the order in which the
     rows came, and the same does it for `order` at the end.
-    Afterwards: Two sorts, one before and one after the tokens travel. With 256 experts on 64 GPUs this permutation is
-    work of its own: Megatron, DeepEP and PyTorch's grouped matrix product have kernels for it, and the experts of a
-    rank are computed as one grouped product.
+    Afterwards: It takes two sorts, one before and one after the tokens travel. With 256 experts on 64 GPUs this
+    permutation is work of its own: Megatron, DeepEP and PyTorch's grouped matrix product have kernels for it, and the
+    experts of a rank are computed as one grouped product.
     """
     order = chosen.argsort(stable=True)
     counts = chosen.bincount(minlength=world_size * len(experts)).view(world_size, -1)

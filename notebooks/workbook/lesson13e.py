@@ -47,9 +47,9 @@ def broken_attend_gathered(q, k, v):
     minutes=8,
     difficulty=2,
     inputs=lambda n: [
-        Case(thirds(n, 1, 2, 2, 1), "one head, two positions a rank"),
-        Case(thirds(n, 1, 1, 2, 2), "one position a rank"),
-        Case(thirds(n, 3, 5, 4, 3), "three heads, five positions a rank"),
+        Case(thirds(n, 1, 2, 2, 1), "one head, two positions per rank"),
+        Case(thirds(n, 1, 1, 2, 2), "one position per rank"),
+        Case(thirds(n, 3, 5, 4, 3), "three heads, five positions per rank"),
     ],
     gradients=True,
     tolerance=1e-6,
@@ -66,8 +66,8 @@ def attend_gathered(q, k, v):
 
     The function below runs, and on one rank its result is right. Run the check first: on which one, and why? In the
     picture, all queries and keys are 0, so a position gets the mean of the values that it sees.
-    Hint: `is_causal=True` compares the number of a query with the number of a key. Which number has this rank's first
-    query, and which one should it have?
+    Hint: `is_causal=True` compares the number of a query with the number of a key. Which number does this rank's first
+    query get, and which one should it get?
     Hint: Position i of rank r is position `r * length + i` of the sequence. Make a mask, [queries, keys], that is true
     where the query may see the key.
     Hint: `attn_mask=there <= here[:, None]`, with `here` the positions of the queries and `there` those of all keys.
@@ -170,7 +170,7 @@ def merge_pieces(out, top, total, scores, v):
     Hint: exp(score − top) · exp(top − new) = exp(score − new). So what was there is multiplied by exp(top − new).
     Hint: −inf − (−inf) is nan. Where nothing has been seen at all, `new` is −inf: subtract 0 instead, and exp(−inf)
     makes the zeros that you want. `masked_fill` does it.
-    Afterwards: Softmax looks as if it needed all scores at once. It needs three things a query, however long the
+    Afterwards: Softmax looks as if it needed all scores at once. It needs three things per query, however long the
     sequence is, and pieces may come in any order. FlashAttention merges pieces within a GPU in this way; a ring merges
     pieces that come from other ranks.
     """
@@ -192,7 +192,9 @@ class WhileFolding:
             for fold in folds[:-1]:
                 until = fold.left or 0.0
                 if not any(op.entered <= fold.entered and _awaited(op) >= until for op in receives):
-                    return f"Rank {r} folds a block, and no block is on its way meanwhile: first begin, then fold."
+                    return (
+                        f"Rank {r} folds a block, and no block is on its way meanwhile: start the transfer, then fold."
+                    )
         return ""
 
 
@@ -216,9 +218,9 @@ def _blocks(n: int) -> list[Case]:
         return Case([(rng.normal(size=shape), block(r, (2, *shape))) for r in range(n)], about)
 
     return [
-        drawn(1, 2, 2, "one head, two positions a rank"),
-        drawn(2, 1, 3, "two heads, one position a rank"),
-        drawn(2, 6, 4, "two heads, six positions a rank"),
+        drawn(1, 2, 2, "one head, two positions per rank"),
+        drawn(2, 1, 3, "two heads, one position per rank"),
+        drawn(2, 6, 4, "two heads, six positions per rank"),
     ]
 
 
@@ -239,7 +241,7 @@ def scores_of(q, k, theirs):
 def known(kv, theirs, said, seen):
     """Raise an AssertionError unless the block is whole, of the rank that is said, and there for the first time."""
     assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
-    assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is none."
+    assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is no such rank."
     whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
     assert whose, f"`{said}` got what is no rank's block: was it awaited, and is it whole?"
     assert whose == [theirs], f"`{said}` was told that the block is rank {theirs}'s, and it is rank {whose[0]}'s."
@@ -298,8 +300,8 @@ def ring_attention(q, kv, fold):
     and a receive, fold `kv`, wait for both, and then `room` is the next `kv`.
     Hint: Whose block is it after `step` steps? Rank `(rank - step) % world_size`'s. In the last step there is something
     to fold and nothing to send.
-    Afterwards: No rank ever holds the keys and values of the whole sequence. What the ring sends lies behind what the
-    rank computes, as long as folding a block takes longer than sending one.
+    Afterwards: No rank ever holds the keys and values of the whole sequence. The computation hides the transfers, as
+    long as folding a block takes longer than sending one.
     """
     state = None
     # yours
@@ -358,9 +360,9 @@ def zigzag_positions(length):
     Hint: The most expensive one. The cheaper a rank's first piece, the more expensive its second.
     Hint: `torch.arange(length).chunk(2 * world_size)` are the pieces, and `pieces[-1 - rank]` is the one that lies as
     far from the end as piece `rank` lies from the beginning.
-    Afterwards: The sum of both pieces' work is the same for every rank, to the pair. Rank 0 holds the two ends of the
-    sequence, and rank N − 1 its middle. Every N-th position (striped) is nearly even, too, and each of its blocks is
-    half a triangle; zigzag has whole pieces to compute or to skip.
+    Afterwards: The work of both pieces together is exactly the same for every rank. Rank 0 holds the two ends of the
+    sequence, and rank N − 1 its middle. Giving each rank every N-th position (striped) is nearly even, too, but then
+    each block is half empty; zigzag has whole pieces to compute or to skip.
     """
     pieces = torch.arange(length).chunk(2 * world_size)
     return torch.cat([pieces[rank], pieces[-1 - rank]])
@@ -414,13 +416,13 @@ Compared with the all-gather of all keys and values, a rank in the ring sends �
 ( ) less: it only ever talks to its neighbour
     > Fewer partners are not fewer bytes. In an all-gather, too, each block has to reach three other ranks.
 ( ) more: it passes on what is not its own
-    > That would be true if the all-gather did not. Gloo's all-gather is a ring as well, and so is NCCL's, for large
-    buffers.
+    > That would be true if the all-gather did not do the same. Gloo's all-gather is a ring as well, and so is NCCL's,
+    for large buffers.
 (x) as much
 ( ) half, because masked blocks are skipped
     > A rank skips them when it computes. But the ranks further on need them, so they travel.
-Why: As much. Either way, each rank passes on N − 1 blocks. (What `comms` adds lets the ranks agree on shapes.) What
-differs is that the ring computes in between and does not keep the blocks.
+Why: As much. Either way, each rank passes on N − 1 blocks. (`comms` adds a few bytes, by which the ranks agree on
+shapes.) What differs is that the ring computes in between and does not keep the blocks.
 """)
 
 memory_of_the_ring = ask("""

@@ -40,8 +40,8 @@ def run_swap_heads(swap_heads, q, k, v):
     difficulty=2,
     inputs=lambda n: [
         Case(thirds(n, n, 1, 2, 6), "a head and a position for each rank"),
-        Case(thirds(n, n, 3, 2, 7), "one head a rank, three positions"),
-        Case(thirds(n, 2 * n, 2, 3, 8), "two heads a rank"),
+        Case(thirds(n, n, 3, 2, 7), "one head per rank, three positions"),
+        Case(thirds(n, 2 * n, 2, 3, 8), "two heads per rank"),
     ],
     tolerance=1e-9,
     promises=(Calls(2),),
@@ -99,9 +99,9 @@ def _sloped(n: int) -> list[Case]:
         return Case([(rng.normal(size=shape), block(r, (2, *shape)), rng.normal(size=shape)) for r in range(n)], about)
 
     return [
-        drawn(1, 1, 2, "one head, one position a rank"),
-        drawn(1, 2, 2, "one head, two positions a rank"),
-        drawn(2, 5, 3, "two heads, five positions a rank"),
+        drawn(1, 1, 2, "one head, one position per rank"),
+        drawn(1, 2, 2, "one head, two positions per rank"),
+        drawn(2, 5, 3, "two heads, five positions per rank"),
     ]
 
 
@@ -164,8 +164,8 @@ def ring_backward(q, kv, fold_back):
     Hint: In the last step no rank needs a block any more: send `carried` alone. What arrives then is the gradient of
     this rank's own block.
     Afterwards: The backward pass sends about twice as much as the forward pass. Its scores are computed anew from `q`,
-    the block and one number a query, the logarithm of its `total` plus its `top`: they would take more memory than
-    everything else.
+    the block and one number per query, the logarithm of its `total` plus its `top`: if they were kept, they would take
+    more memory than everything else.
     """
     after, before = (rank + 1) % world_size, (rank - 1) % world_size
     dq, carried = torch.zeros_like(q), torch.zeros_like(kv)

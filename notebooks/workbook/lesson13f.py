@@ -147,7 +147,7 @@ def part_of(count, n, place):
     `place` (0 to n − 1): `start` belongs to it and `end` does not. The parts follow one another in the order of the
     places and cover everything **once**; their lengths differ by one at most, and the **first** places get the longer
     parts. A part may be empty. Communicate nothing: `n` is the size of some group, not of the world.
-    Hint: `divmod(count, n)` tells how long the short parts are, and how many parts are longer by one.
+    Hint: `divmod(count, n)` gives the length of the short parts, and how many parts are longer by one.
     Hint: Before part `place` there are `place` parts. How many of them are longer?
     Hint: `start` is `place` times the short length, plus `min(place, longer)`.
     Afterwards: `torch.tensor_split` cuts like this. `torch.chunk` rounds up instead, and six layers for four ranks
@@ -191,7 +191,7 @@ def _checkpoints(n: int) -> list[Case]:
     qkv = {"qkv": (3 * 2 * n, 2), "gates": (2, 2 * (n + 1)), "norm": (3,)}
     return [
         case("rows of one, columns of the other", 0, small, everybody, up=(0, 1), down=(1, 1)),
-        case("a remainder, and a tensor that nobody cuts", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
+        case("a remainder, and a tensor that is not cut", 1, odd, everybody, up=(0, 1), bias=(0, 1), down=(1, 1)),
         case("stacked matrices", 2, qkv, everybody, qkv=(0, 3), gates=(1, 2)),
         case(f"groups {' and '.join(map(str, apart))}", 3, {**mlp, **qkv}, apart, up=(0, 1), down=(1, 1), qkv=(0, 3)),
     ]
@@ -266,7 +266,7 @@ copies_after_loading = ask("""
 Every rank builds the model with random weights of its own, rank 0 loads the file, and then each **parameter** is
 broadcast from rank 0. All ranks compute the loss of the same rows. What do they find?
 ( ) the same loss on all ranks, that of the model in the file
-    > That would be true of a model that consists of parameters. This one has a buffer, too.
+    > That would be true of a model that has only parameters. This one has a buffer, too.
 ( ) a different loss on every rank
     > That would be true if something random were left. The buffer is not broadcast, and it begins with zeros on every
     rank.

@@ -42,7 +42,7 @@ def _whole_models(n: int) -> list[Case]:
         whole |= {"head.weight": rng.integers(-9, 10, 2).astype("float32"), "head.prior": np.array([7.5], "float32")}
         return Case([(dict(whole),) for _ in range(n)], about or f"{layers} layers", {"layers": layers})
 
-    return [case(n, 10, "a layer a stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
+    return [case(n, 10, "one layer per stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
 
 
 def run_load_stage(load_stage, whole, layers):
@@ -74,7 +74,7 @@ def run_load_stage(load_stage, whole, layers):
     for i in range(end - start):
         held = [k for k in range(layers) if torch.equal(state[f"blocks.{i}.weight"], whole[f"blocks.{k}.weight"])]
         assert held in ([], [start + i]), (
-            f"block {i} of rank {rank} holds layer {held[0]} of the checkpoint, and it is layer {start + i}"
+            f"block {i} of rank {rank} holds layer {held[0]} of the checkpoint, and should hold layer {start + i}"
         )
     assert len(asked) <= len(state), f"rank {rank} reads {len(asked)} tensors, and its stage has {len(state)}"
     return dict(state)
@@ -114,9 +114,9 @@ def load_stage(stage, whole, layers, part_of):
     Hint: Layer `number` of the stage is layer `start + number` of the model, where `start, _ = part_of(layers,
     world_size, rank)`. All other names are the same.
     Afterwards: `strict=False` is for a checkpoint that really has other tensors than the model; then look at the
-    missing and unexpected names that `load_state_dict` returns. A layer that nobody loads still computes, and the model
-    is just worse. `assign=True` uses the tensors that were read; without it they are copied into the stage's own, and
-    for a moment both are in memory.
+    missing and unexpected names that `load_state_dict` returns. A layer that is not loaded still computes, and the
+    model is just worse. `assign=True` uses the tensors that were read; without it they are copied into the stage's own,
+    and for a moment both are in memory.
     """
     start, _ = part_of(layers, world_size, rank)
     mine = {}

@@ -76,7 +76,7 @@ def run_read_part(read_part, whole, dim, parts):
     if mine:
         slips = {
             "reads from the beginning of the file, and not from `offset` on": read_from(0),
-            "takes every number for four bytes": read_from(len(before), 4),
+            "takes every number to be four bytes long": read_from(len(before), 4),
         }
         name_it(part, whole.narrow(dim, start, end - start), slips)
     return part
@@ -157,7 +157,7 @@ def _reshardings(n: int) -> list[Case]:
         case("from a grid of 2 x 2", wide, grid(wide, n), grid(wide, 2, 2)),
         case("one whole tensor", tall, grid(tall, n), grid(tall, 1)),
         case("the last rank needs nothing", (n - 1, 2), grid((n - 1, 2), n), grid((n - 1, 2), n - 1)),
-        case("chunks in another order", (12,), grid((12,), n), grid((12,), 6)[::-1]),
+        case("chunks in a different order", (12,), grid((12,), n), grid((12,), 6)[::-1]),
     ]
 
 
@@ -167,11 +167,11 @@ def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
     room = torch.full(boxes[rank][1], float("nan"), device=device)
     for chunk, there, here, size in pieces:
         said = f"rank {rank}'s piece {(chunk, list(there), list(here), list(size))}"
-        assert all(s > 0 for s in size), f"{said} is empty: nobody has to open that file"
+        assert all(s > 0 for s in size), f"{said} is empty: no rank has to open that file for it"
         fits = all(0 <= a and a + s <= wide for a, s, wide in zip(there, size, chunks[chunk][1]))
-        assert fits, f"{said} reaches out of chunk {chunk}, whose size is {list(chunks[chunk][1])}"
+        assert fits, f"{said} reaches beyond chunk {chunk}, whose size is {list(chunks[chunk][1])}"
         fits = all(0 <= a and a + s <= wide for a, s, wide in zip(here, size, room.shape))
-        assert fits, f"{said} reaches out of what the rank needs, whose size is {list(room.shape)}"
+        assert fits, f"{said} reaches beyond what the rank needs, whose size is {list(room.shape)}"
         assert room[within(here, size)].isnan().all(), f"{said} brings numbers that another piece has brought already"
         room[within(here, size)] = whole[within([a + b for a, b in zip(chunks[chunk][0], there)], size)]
     return room
@@ -188,15 +188,16 @@ def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
 def pieces_for_me(mine, chunks):
     """Return what to read: (chunk, where in the chunk, where in my box, sizes) for every chunk that I need.
 
-    A tensor was saved in parts by one number of ranks and is loaded by another. A part is a box, `(offsets, sizes)`:
-    where it begins in the whole tensor and how large it is, in each dimension. `mine` is the box that this rank needs,
-    and `chunks` are the boxes that lie in files, in any order; they do not overlap. There may be one dimension or more.
+    A tensor was saved in parts by one number of ranks and is loaded by a different one. A part is a box, `(offsets,
+    sizes)`: where it begins in the whole tensor and how large it is, in each dimension. `mine` is the box that this
+    rank needs, and `chunks` are the boxes that lie in files, in any order; they do not overlap. There may be one
+    dimension or more.
 
     Return a list with a piece `(i, there, here, sizes)` for every chunk i that has something for you: where the piece
     begins **within the chunk**, where it begins **within your box**, and its sizes. Leave out chunks that have nothing
     for you. Communicate nothing; the check puts the pieces together. In the picture, the whole tensor is on the left.
-    Hint: In one dimension: where do two intervals begin and end together? At the larger of the two beginnings, and at
-    the smaller of the two ends.
+    Hint: In one dimension: where does the overlap of two intervals begin and end? At the larger of the two beginnings,
+    and at the smaller of the two ends.
     Hint: Do that in each dimension, in the numbers of the whole tensor. Two boxes overlap if **every** dimension has a
     beginning before its end.
     Hint: Then subtract: `there` counts from the chunk's offsets, `here` from those of your own box.
@@ -273,7 +274,7 @@ file has. What does the mask hold now?
     > That would be true of a persistent buffer. `load_state_dict` does not look for the others.
 Why: Whatever was there. The numbers of `__init__` were never computed, the file does not have them, and no error says
 so. In many models, rotary embeddings and causal masks are such buffers. If you build on `meta`, compute them again
-after `to_empty`, as everything else that is in no file.
+after `to_empty`, like everything else that is in no file.
 """)
 
 old_shards_of_a_new_rank = ask("""
@@ -297,7 +298,7 @@ read?
 ( ) 100
     > That would be true if it read rows out of a piece. It reads whole pieces.
 ( ) 300
-    > That is everything: 12 rows for the sake of 4. DCP leaves out pieces that it needs nothing of.
+    > That is everything: 12 rows for the sake of 4. DCP leaves out pieces of which the rank needs nothing.
 ( ) 75
     > A rank needs four rows. One old piece has only three of them.
 ( ) 200

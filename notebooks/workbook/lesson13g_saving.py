@@ -1,4 +1,4 @@
-"""Exercises of lesson 13g on saving: a checkpoint that survives its own crash, and who writes what."""
+"""Exercises of lesson 13g on saving: a checkpoint that survives a crash during a save, and who writes what."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def broken_save_whole(state, path):
 
 
 @exercise(
-    "A checkpoint that survives its own crash",
+    "A checkpoint that survives a crash during a save",
     lambda xs: [xs[0] for _ in xs],
     inputs=lambda n: [
         Case(counting(n, 3)),

@@ -86,10 +86,10 @@ class SameGroups:
         odd = next((r for r, groups in enumerate(made) if groups != made[-1]), None)
         if odd is None:
             return ""
-        mine, others = (" and then ".join(f"one of {ranks(g)}" for g in made[r]) or "no group" for r in (odd, -1))
+        mine, others = (" and then ".join(f"a group of {ranks(g)}" for g in made[r]) or "no group" for r in (odd, -1))
         return (
             f"Rank {odd} makes {mine}, and rank {record.n - 1} {others}. Every rank makes all groups, in the same "
-            "order, also those that it is not in."
+            "order, even those that it is not in."
         )
 
 
@@ -256,9 +256,9 @@ def broken_sums_in_two_groups(gradient, activation):
 def sums_in_two_groups(gradient, activation):
     """Return the sums of gradient and of activation.
 
-    All ranks are in two groups, one for `gradient` and one for `activation`. Rank 0 has its activation late, so it sums
-    the gradient first; the others begin with the activation. Repair the function: return both sums, of `gradient` and
-    of `activation`, on every rank. Both arguments stay as they are.
+    All ranks are in two groups, one for `gradient` and one for `activation`. Rank 0's activation is late, so rank 0
+    sums the gradient first; the others begin with the activation. Repair the function: return both sums, of `gradient`
+    and of `activation`, on every rank. Both arguments stay as they are.
     Hint: Rank 0 waits for the others in one group. Where do they wait for rank 0?
     Hint: Use one order on all ranks, or start both calls with `async_op=True` before you wait for either.
     Afterwards: Within a group torch counts the calls; between groups nothing orders them. On a GPU, two communicators

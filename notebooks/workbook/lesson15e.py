@@ -31,7 +31,7 @@ def _gradients(n: int) -> list[Case]:
     return [
         Case([(x,) for x in one], "one parameter", {"lr": 0.5, "passes": 1}),
         Case(list(zip(one, two, strict=True)), "two parameters", {"lr": 0.25, "passes": 1}),
-        Case([(x,) for x in draws(n, 4)], "two backward passes a step", {"lr": 0.5, "passes": 2}),
+        Case([(x,) for x in draws(n, 4)], "two backward passes per step", {"lr": 0.5, "passes": 2}),
         Case(unused, f"rank {n - 1} has no gradient for parameter 1", {"lr": 0.5, "passes": 1}),
         Case(first, "rank 0 has no gradient for parameter 0", {"lr": 0.125, "passes": 4}),
     ]
@@ -96,7 +96,7 @@ def horovod_step(parameters, lr, passes):
     `p.grad` are already the sum over this rank's `passes` backward passes.
 
     Horovod all-reduces each gradient with its default operation, leaves the result in `p.grad`, and updates the weights
-    with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has the `grad` None.
+    with it. It does **not** divide by `passes`. A parameter that this rank's rows did not use has `grad` None.
     Other ranks may have used it, so Horovod sends zeros for it. Return nothing.
 
     The picture starts from a gradient on each rank, weights of 0 and 1, and `lr=0.5`. It shows what they become: the
@@ -131,9 +131,9 @@ def _colored(n: int) -> list[Case]:
 
     every = range(n)
     return [
-        case("two halves, keys as the ranks", [int(r >= n // 2) for r in every], list(every)),
-        case("all in one part, keys from the top down", [7] * n, [-r for r in every]),
-        case("even and odd ranks, keys from the top down", [r % 2 for r in every], [n - r for r in every], 2),
+        case("two halves, keys in the order of the ranks", [int(r >= n // 2) for r in every], list(every)),
+        case("all in one part, keys in reverse order", [7] * n, [-r for r in every]),
+        case("even and odd ranks, keys in reverse order", [r % 2 for r in every], [n - r for r in every], 2),
         case("all in one part, equal keys", [0] * n, [5] * n, 1),
         case("each rank a part of its own", [10 * r for r in every], [0] * n),
         case("the last rank first, the others tied", [3] * n, [int(r < n - 1) for r in every]),
@@ -226,10 +226,10 @@ def run_nccl_reduce_scatter(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, 
     if inplace:
         kept[own] = before[own]
     (changed,) = (kept != before).nonzero(as_tuple=True)
-    may = "in place, only this rank's part of it changes" if inplace else "only `recvbuff` changes"
+    may = "in place, only this rank's part of it may change" if inplace else "only `recvbuff` may change"
     assert not len(changed), (
-        f"it changes `sendbuff`: element {changed[0]} was {before[changed[0]]:g}, and is {kept[changed[0]]:g}, "
-        f"where {may}"
+        f"it changes `sendbuff`: element {changed[0]} was {before[changed[0]]:g}, and is {kept[changed[0]]:g}. "
+        f"{may[0].upper()}{may[1:]}"
     )
 
     def received(numbers, rest=had):
@@ -241,7 +241,7 @@ def run_nccl_reduce_scatter(nccl_reduce_scatter, sendbuff, recvbuff, recvcount, 
         "adds the sums to what lies in `recvbuff`": received(mine + had[:recvcount]),
         "averages, where `ncclSum` adds up": received((mine / world_size).to(mine)),
         "fills the rest of `recvbuff`, too": received(mine, zeros),
-        "takes `recvcount` for the elements of the whole buffer": received(total[rank * share : (rank + 1) * share]),
+        "takes `recvcount` to be the elements of the whole buffer": received(total[rank * share : (rank + 1) * share]),
         "receives this rank's own elements, and not their sums": received(before[own]),
     }
     name_it(recvbuff, received(mine), slips, "recvbuff")
@@ -370,7 +370,7 @@ horovods_default = ask("""
 In a Horovod program on four ranks, each rank brings its number plus one: 1, 2, 3 and 4. Each calls `y =
 hvd.allreduce(x)`. What does every rank hold?
 ( ) `x` and `y` are 10
-    > That is torch's default, the sum, and torch's way, in place. Horovod has neither.
+    > That is torch's default, the sum, and torch's way, in place. This call does neither.
 ( ) `x` is as before, `y` is 10
     > The call without `_` leaves its input alone, yes. But it does not add.
 ( ) `x` and `y` are 2.5

@@ -98,10 +98,10 @@ def test_all_ranks_make_the_same_groups():
         rank.log.made.append((1, 2))
     assert SameGroups().broken(record(*ranks)) == ""
     ranks[0].log.made.clear()
-    says = "Every rank makes all groups, in the same order, also those that it is not in."
-    assert SameGroups().broken(record(*ranks)) == f"Rank 0 makes no group, and rank 2 one of ranks 1, 2. {says}"
+    says = "Every rank makes all groups, in the same order, even those that it is not in."
+    assert SameGroups().broken(record(*ranks)) == f"Rank 0 makes no group, and rank 2 a group of ranks 1, 2. {says}"
     ranks[0].log.made += [(0, 1), (1, 2)]
-    twice = "Rank 0 makes one of ranks 0, 1 and then one of ranks 1, 2, and rank 2 one of ranks 1, 2."
+    twice = "Rank 0 makes a group of ranks 0, 1 and then a group of ranks 1, 2, and rank 2 a group of ranks 1, 2."
     assert SameGroups().broken(record(*ranks)) == f"{twice} {says}"
 
 

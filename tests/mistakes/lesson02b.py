@@ -1,7 +1,7 @@
 """Planted mistakes of lesson 02b, in the form that `tests.mistakes` tells."""
 
 push_gradient = """
-wrong | reads, subtracts and writes | was written over
+wrong | reads, subtracts and writes | was overwritten
     window.accumulate(-lr * gradient, to=0) → weights = window.get(0); window.put(weights - lr * gradient, to=0)
 wrong | adds to its own window | its own window | to=0) → to=rank)
 wrong | does not flush | nothing has flushed it | window.flush() →
@@ -42,7 +42,7 @@ raises | compares with the version of its first try for ever | has called get 50
             after = window.get(of, size=1)
             if before == after and before % 2 == 0:
                 return numbers
-wrong | takes a lock that the owner does not know of | rank 0 takes a lock, for which the owner never asks
+wrong | takes a lock that the owner does not know of | rank 0 takes a lock, which the owner never asks for
     def read_whole(window, of):
         with window.lock(of):
             return window.get(of, at=1)

@@ -57,7 +57,7 @@ wrong | sends the block row by row, not block by block | on rank 0 element [1, 0
 raises | takes the receive sizes for the send sizes | Ranks 0, 1: RuntimeError
     -     dist.all_to_all_single(received, send, [h * mine for h in heights], [len(x) * w for w in widths])
     +     dist.all_to_all_single(received, send, [len(x) * w for w in widths], [h * mine for h in heights])
-raises | takes all blocks to be equally long | rows that do not divide
+raises | takes all blocks to be equally long | rows that do not divide evenly
     [h * mine for h in heights], [len(x) * w for w in widths] → None, None
 forbidden | gathers the matrix and cuts it | It calls comms.all_gather
     def rows_to_columns(x, rows):

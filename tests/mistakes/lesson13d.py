@@ -16,7 +16,7 @@ not as asked | asks one rank after the other | Rank 0 makes 4 calls that communi
 """
 
 exchange_tokens = """
-wrong | has no backward pass | no gradient reaches x, for nothing connects the result with it
+wrong | has no backward pass | no gradient reaches x, because nothing connects the result with it
     def exchange_tokens(x, give, take):
         got = x.new_empty(sum(take), *x.shape[1:])
         dist.all_to_all_single(got, x.detach(), take, give)
@@ -37,12 +37,12 @@ wrong | sends nothing back, and keeps the gradients of what it got | that came, 
 """
 
 mixture_of_experts = """
-wrong | forgets the gates | nothing has multiplied them by the gates | back * gate.flatten()[order, None] → back
+wrong | forgets the gates | they are not multiplied by the gates | back * gate.flatten()[order, None] → back
 wrong | weighs with the gates of other tokens: they are not in the order of the buffer | result['y'] is -0.158
     gate.flatten()[order, None] → gate.flatten()[:, None]
 wrong | does not restore the order | in the order of the buffer
     torch.zeros_like(x).index_add(0, token, weighted) → weighted.view(len(x), -1, x.shape[1]).sum(1)
-raises | does not swap the splits on the way back | belongs to another buffer
+raises | does not swap the splits on the way back | belongs to a different buffer
     exchange(compute(came), take, give) → exchange(compute(came), give, take)
 raises | assumes that every rank gets as many as it gives | ranks disagree on the number of elements
     token = order // chosen.shape[1] → take = give; token = order // chosen.shape[1]
@@ -60,7 +60,7 @@ not as asked | asks for the sizes twice | Rank 0 makes 6 calls that communicate,
 """
 
 mixture_gradients = """
-wrong | averages the experts over the ranks, as if they were copies | where each rank holds a different expert
+wrong | averages the experts over the ranks, as if they were copies | but each rank holds a different expert
     -         if p.grad is not None:
     -             p.grad /= world_size
     +         grad = p.grad if p.grad is not None else torch.zeros_like(p)
@@ -116,7 +116,7 @@ not as asked | waits for everyone once more | Rank 0 makes 2 calls that communic
 """
 
 capped_mixture = """
-wrong | counts the capacity over all tokens, not for each expert | room for `capacity` at each
+wrong | counts the capacity over all tokens, not for each expert | each expert has room for `capacity`
     place < capacity) → torch.arange(len(chosen)) < capacity)
 wrong | counts the capacity over the world | on rank 0 element [0, 0] in result["of this rank's expert"] is 0.150
     -     sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)

@@ -72,7 +72,7 @@ deadlock | sends first, on every rank, and waits for it | Rank 0 waits for rank 
     -             works = dist.batch_isend_irecv(exchange)
     +             dist.send(kv, dst=after)
     +             dist.recv(room, src=before)
-not as asked | waits for the next block before it folds this one | first begin, then fold
+not as asked | waits for the next block before it folds this one | start the transfer, then fold
     def ring_attention(q, kv, fold):
         state = fold(None, q, kv, rank)
         for step in range(1, world_size):

@@ -9,7 +9,7 @@ wrong | reads the whole tensor, and cuts | rank 0 reads 24 bytes of the file, an
         return whole.narrow(dim, start, end - start).clone().to(device)
 wrong | forgets where the tensor begins | if the function reads from the beginning of the file
     file.seek(offset + start * → file.seek(start *
-wrong | takes every number for four bytes | if the function takes every number for four bytes
+wrong | takes every number to be four bytes long | if the function takes every number to be four bytes long
     (i * shape[1] + start) * dtype.itemsize → (i * shape[1] + start) * 4
 wrong | begins at rows of four-byte numbers | rows in float64: element [0, 0]
     start * torch.Size(shape[1:]).numel() * dtype.itemsize → start * torch.Size(shape[1:]).numel() * 4
@@ -19,7 +19,7 @@ raises | takes every tensor for a matrix | Ranks 0, 1: IndexError | torch.Size(s
 """
 
 pieces_for_me = """
-wrong | counts from where the whole tensor begins, not the chunk | reaches out of chunk
+wrong | counts from where the whole tensor begins, not the chunk | reaches beyond chunk
     there = [a - b for a, b in zip(first, offsets)] → there = first
 wrong | puts the pieces where the whole tensor has them | what the rank needs
     here = [a - b for a, b in zip(first, mine[0])] → here = first

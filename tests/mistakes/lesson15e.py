@@ -37,7 +37,7 @@ wrong | takes ones where there is no gradient | has no gradient | zeros_like →
 """
 
 split_broadcast = """
-wrong | takes the lowest rank of the part for its root | from the top down: on ranks 0–3 element 0 is 0
+wrong | takes the lowest rank of the part for its root | in reverse order: on ranks 0–3 element 0 is 0
     src=members[0][1], group → group_src=0, group
 raises | takes rank 0 of the world | Ranks 2, 3: ValueError | src=members[0][1] → src=0
 deadlock | broadcasts to everybody | ranks disagree on the root | , group=team) → )
@@ -45,7 +45,7 @@ wrong | writes over x | on ranks 1, 3 the argument is changed | x.clone() → x
 """
 
 nccl_reduce_scatter = """
-wrong | takes recvcount for the elements of the whole buffer | if the function takes `recvcount` for the elements of the
+wrong | takes recvcount to be the elements of the whole buffer | if the function takes `recvcount` to be the elements
     -     parts = sendbuff[: world_size * recvcount].clone().split(recvcount)
     +     recvcount //= world_size
     +     parts = sendbuff[: world_size * recvcount].clone().split(recvcount)
