@@ -59,7 +59,7 @@ class Group:
 class Tasks:
     """How many processes and threads, which Linux counts alike, a control group has and may have.
 
-    `refused` counts how often one more was asked for and refused.
+    `refused` counts how many times one more was asked for and refused.
     """
 
     used: int

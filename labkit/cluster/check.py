@@ -58,7 +58,7 @@ def check(
     `saw` is given the cell that the function stands in, as it was typed, before anything of it runs, or nothing where
     `lab.use` has put it there; `watch` is called now and then with the inputs that were right so far, the seconds of
     the run and the run. `cells[i]` is the source of the notebook's cell [i], `known` are names of functions that are no
-    misspelling of this one. `seed` is that of all that is left to chance, another one each time where it is None.
+    misspelling of this one. `seed` is that of all that is left to chance, a different one each time where it is None.
     """
     engines = console.engines
     console.recover()
@@ -113,7 +113,8 @@ def unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -
         return Finding("not attempted", [f"{name} is still to be written: {belongs}"])
     if "other" in states:
         what = seen[states["other"][0]]["what"]
-        return Finding("differs", [f"{name} is no function but a value ({what}). Write def {name}(…) in a %%px cell."])
+        other = f"{name} is not a function but a value ({what}). Write def {name}(…) in a %%px cell."
+        return Finding("differs", [other])
     if has := states["function"] if len(states) > 1 else []:
         without = [r for r in seen if r not in has]
         says = [f"Only {ranks(has)} {'has' if len(has) == 1 else 'have'} {name}."]
@@ -126,7 +127,7 @@ def unready(name: str, seen: dict[int, dict[str, Any]], anew: Collection[int]) -
     if odd:
         hold = "holds" if len(odd) == 1 else "hold"
         who = ranks(odd).capitalize()
-        return Finding("differs", [f"{who} {hold} another {name} than rank 0. Run its cell on all ranks."])
+        return Finding("differs", [f"{who} {hold} a different {name} from rank 0's. Run its cell on all ranks."])
     return None
 
 

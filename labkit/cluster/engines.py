@@ -247,7 +247,7 @@ class Engines(Ranks):
         raise JoinError(self._why)
 
     def table(self) -> list[dict[str, Any]]:
-        """Return one dict a rank, with the memory that it takes now, and whether it lives."""
+        """Return one dict for each rank, with the memory that it takes now, and whether it lives."""
         memory, dead = self.ask("memory", range(self.n), time_limits.AGENT_ANSWERS), self.dead()
         facts = [asdict(m) for m in self.members]
         on = [m.processor for m in self.members]

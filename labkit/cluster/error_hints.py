@@ -33,7 +33,7 @@ def watch(shell: Any, engines: Engines, lab: Any) -> None:
         elif isinstance(error, AttributeError) and type(error.obj).__module__.startswith(("labkit.", "workbook.")):
             said = _no_method(error.name or "", error.obj, type(error.obj) is type(lab))
         elif isinstance(error, (ValueError, RuntimeError)) and NO_RANK in str(error):
-            said = "The notebook is no rank, and in no process group. Begin the cell with %%px, and the ranks run it."
+            said = "The notebook is not a rank, and is in no process group. Begin the cell with %%px: the ranks run it."
         elif name := missing(error, space):
             said = next(_missing(engines, name, _source(error), space, lab), "")
         else:
@@ -72,13 +72,13 @@ def _missing(engines: Engines, name: str, source: ast.Module, space: dict[str, A
             called = next((its for its, value in space.items() if type(value) is type(lab)), "lab")
             yield f"{lives or f'There is no {name}'}. To ask the ranks, write {called}.{call.func.attr}({_text(of)})."
     if there and any(_reads(word.value, name) for call in asked for word in call.keywords):
-        yield f'{lives}, and the notebook has none. Fetch it first, one value a rank: {name} = lab.pull("{name}").'
+        yield f'{lives}, and the notebook has none. Fetch it first, a value per rank: {name} = lab.pull("{name}").'
     if there and asked:
         yield f"{lives}, and this cell ran in the notebook. Move its line into a cell that begins with %%px."
     if there:
         yield f"{lives}, and this cell ran in the notebook. Begin it with %%px."
     if name in dir(lab) and any(ast.unparse(call.func) == name for call in calls):
-        yield f"{name} is one of lab's: write lab.{name}(…)."
+        yield f"{name} is a method of lab: write lab.{name}(…)."
 
 
 def _no_method(name: str, of: Any, is_lab: bool) -> str:

@@ -68,7 +68,7 @@ def _parts(
     for _ in range(LOOKS):
         once = _ask(console, "labkit.rank.probe.again", (y,), 2.0 + 10 * seconds)
         if changed := [r for r, o in enumerate(once) if not o["steady"]]:
-            raise Unknown(f"{NOT_DRAWN}: run again, the cell left other ones on {ranks(changed)}.")
+            raise Unknown(f"{NOT_DRAWN}: when it ran again, the cell left different numbers on {ranks(changed)}.")
         slowest = max(0.001, *(o["seconds"] for o in once))
         if slowest * runs <= time_limits.PROBES:
             break
@@ -98,7 +98,7 @@ def _ask(console: Console, path: str, args: tuple[Any, ...], limit: float) -> li
         raise Unknown(f"{NOT_DRAWN}: you stopped it.") from None
     except CellError as error:
         refused = [e.evalue for e in outcome.errors.values() if e.ename == "Refused"]
-        slow = "run again on other numbers, the cell takes more than ten times as long"
-        fails = f"run again on other numbers, the cell fails ({error})"
+        slow = "on other numbers, the cell takes more than ten times as long"
+        fails = f"on other numbers, the cell fails ({error})"
         raise Unknown(f"{NOT_DRAWN}: {[*refused, slow if outcome.ended == 'slow' else fails][0]}.") from None
     return [outcome.answers[r] for r in range(engines.n)]

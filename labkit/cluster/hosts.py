@@ -329,8 +329,8 @@ class Hosts:
                 here = listed([f"{name} {mine[name]}" for name in odd])
                 raise LabError(
                     f"{host.called} has {there}, and the notebook {here}. Install the same on both: code and "
-                    f"data go from one to the other. {host.called} uses {host.facts['python']}; another is named by "
-                    "c.SSHLauncher.remote_python in a profile."
+                    f"data go from one to the other. {host.called} uses {host.facts['python']}; name a different "
+                    "one with c.SSHLauncher.remote_python in a profile."
                 )
 
     # -- asking -------------------------------------------------------------------------------------------------
@@ -434,7 +434,7 @@ def _advice(launched: Launched) -> str:
         "timed out": "Check whether the host is up, and whether `ssh HOST true` works in a terminal.",
         "No such file or directory": "Install the workbook there in the same place, or name the interpreter: "
         "c.SSHLauncher.remote_python in a profile.",
-        "No module named": "Install the workbook there for the same interpreter, or name another: "
+        "No module named": "Install the workbook there for the same interpreter, or name a different one: "
         "c.SSHLauncher.remote_python in a profile.",
         "run as root": "OpenMPI refuses root: set OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1.",
         "Invalid node name": "Ask `sinfo` for the names of the nodes.",

@@ -112,6 +112,6 @@ def _parent() -> str:
         if free[parent] >= NEEDED:
             return parent
     raise LabError(
-        f"The disk under {parents[-1]} has {free[parents[-1]] >> 20} MiB left and a lab needs {NEEDED >> 20}. "
+        f"The disk under {parents[-1]} has {free[parents[-1]] >> 20} MiB left and a lab needs {NEEDED >> 20} MiB. "
         "Free some room there, or set TMPDIR to a directory on another disk, and start again."
     )

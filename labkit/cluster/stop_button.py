@@ -46,7 +46,7 @@ class Stop:
 
     @property
     def pressed(self) -> int:
-        """How often Stop was pressed since the block began."""
+        """How many times Stop was pressed since the block began."""
         return self.presses if _in_main_thread() else 0
 
     @property

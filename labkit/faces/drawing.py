@@ -34,7 +34,7 @@ class Drawing:
         self, *expressions: str, every: int = 1, over: str | Sequence[str] | None = None, unit: str = "",
         overlay: bool = False, rank: int | None = None, xlabel: str = "", ylabel: str = "",
     ) -> Curves:  # fmt: skip
-        """Draw lists of numbers that ranks recorded, such as losses: a line a rank, a panel an expression, one scale.
+        """Draw lists of numbers that ranks recorded, such as losses: a line per rank and a panel per expression.
 
         >>> lab.curves("losses")
         >>> lab.curves("alone", "together", every=5)     # a value was kept after every fifth step
@@ -45,10 +45,10 @@ class Drawing:
             every: how many steps lie between two values.
             over: the name of a list on the ranks to draw against instead of steps, or one name for each expression; as
                 long as the values, never going back. `unit` is what its numbers are in.
-            overlay: draw one line an expression, all in one panel: the ranks' mean where they differ, with a shade from
+            overlay: draw one line per expression, all in one panel: where ranks differ, their mean, with a shade from
                 the lowest rank to the highest.
             rank: draw this rank alone.
-            xlabel, ylabel: what the axes say: else the names of the lists in `over`, and nothing. "loss", "ms a step".
+            xlabel, ylabel: what the axes say: else the names of the lists in `over`, and nothing. "loss", "ms/step".
 
         Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
         """
@@ -66,7 +66,7 @@ class Drawing:
         return (Overlay if overlay else Curves)(pulled, every, of, unit, xlabel, ylabel)
 
     def times(self, *expressions: str, warmup: int = 0) -> Times:
-        """Draw the times that each rank has kept: a dot for each repetition, a row a rank, the medians marked.
+        """Draw the times that each rank has kept: a dot for each repetition, a row for each rank, the medians marked.
 
         >>> lab.times("readings", warmup=3)       # a list of seconds on every rank
         >>> lab.times("flat", "one_by_one")       # lists, or what timed(...) returned, over one axis
@@ -86,7 +86,7 @@ class Drawing:
         return Times(kept, warmup, shared)
 
     def bars(self, *expressions: str, formula: Mapping[str, Any] | None = None) -> Bars:
-        """Draw bytes by kind that every rank has in a dict: a stacked bar a rank, all expressions on one scale.
+        """Draw bytes by kind that every rank has in a dict: a stacked bar for each rank, all expressions on one scale.
 
         >>> lab.bars("ddp", "zero1")                         # %%px: ddp = footprint(model, optimizer)
         >>> lab.bars("ddp", formula={"ddp": 16 * 12_444})    # bytes per rank, drawn as a dashed mark

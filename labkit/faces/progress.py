@@ -19,9 +19,9 @@ HERE = Path.cwd()  # the notebooks' folder: a kernel starts in it, and cells may
 OTHERS = ("predictions", "plans", "ways")  # what is kept beside the exercises
 ALWAYS = ("exercises", "predictions")  # in the file even where there is none
 ABOUT = (
-    "What you did in the Collectives Workbook: for each exercise how it stands, how often it was checked, how many "
-    "hints were shown, and the least that a right solution of yours took; for each prediction what you chose first, "
-    "and whether it was right; for each job that you planned the least that a plan of yours took; the way "
+    "What you did in the Collectives Workbook: for each exercise how it stands, how many times it was checked, how "
+    "many hints were shown, and the least that a right solution of yours took; for each prediction what you chose "
+    "first, and whether it was right; for each job that you planned the least that a plan of yours took; the way "
     "through the workbook that you have chosen. Beside this file lies every attempt that was checked (name-1.py, "
     "name-2.py, …). Nothing of this leaves your machine. Delete the folder to begin afresh."
 )
@@ -175,7 +175,8 @@ def _write(file: Path, text: str) -> None:
     try:
         files.write(file, text)
     except OSError as error:
-        print(f"Your progress could not be written ({error.strerror}: {file}). Set {FOLDER} to a folder that can be.")
+        why = f"{error.strerror}: {file}"
+        print(f"Your progress could not be written ({why}). Set {FOLDER} to a folder that can be written to.")
 
 
 def _unused(file: Path) -> Path:

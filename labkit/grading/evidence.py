@@ -156,7 +156,7 @@ def _lost(messages: Iterable[Message]) -> list[Op]:
 def _overwritten(op: Op) -> str:
     """Say that one tensor stands several times in a list of results: `[torch.empty(1)] * n`."""
     same = f"the same tensor in it {op.shared} times{op.at}"
-    return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the last"
+    return f"{{}} give{{s}} {op.op} a list with {same}: each result overwrites the one before"
 
 
 def _other_tags(record: Record) -> list[str]:

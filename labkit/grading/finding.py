@@ -97,7 +97,8 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.ended == "stopped":
         return Finding("stopped", ["You stopped the check."], **base)
     if report.ended == "lost":
-        return Finding("raises", ["The controller died, and with it what the ranks answered. Check again."], **base)
+        lost = "The controller died, and the ranks' answers were lost with it. Check again."
+        return Finding("raises", [lost], **base)
     if (misfit := report.misfit) is not None:
         state = "deadlock" if misfit.differs in HANGS else "raises"
         said = f"W{there[1:]}: {misfit.evalue[0].lower()}{misfit.evalue[1:]}"
@@ -118,7 +119,8 @@ def _broken(exercise: Exercise, case: Case, attempt: Attempt) -> Finding | None:
     if report.ended == "stuck" or consequences:
         says = [f"It hangs {there}.", *unfit, *_sentences(_waits(attempt))]
         if report.dead:
-            says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended what waited there"]))
+            its = "its process" if len(report.dead) == 1 else "their processes"
+            says.append(sentence([f"{ranks(report.dead)} could not be freed, so the lab ended {its}"]))
         instead = _instead(attempt)
         says += _sentences([*_others(instead), *[TOGETHER] * exchanged_singly(attempt.told, report)])
         return Finding("deadlock", says, report=replace(report, elsewhere=instead), **base)
@@ -245,7 +247,7 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
                 finding.says[-1] += " No message has reached it."
         equal = all(judge.first_difference(w, finding.want[0]) is None for w in finding.want)
         if equal and any(judge.first_difference(o, finding.outs[0]) for o in finding.outs):
-            finding.says.append("The ranks disagree, and all of them should end with the same.")
+            finding.says.append("The ranks disagree, and all of them should end with the same result.")
 
 
 def _own(exercise: Exercise, case: Case, finding: Finding) -> bool:
@@ -273,7 +275,7 @@ def _leftover(attempt: Attempt, finding: Finding) -> None:
         who = ranks(left).capitalize()
         finding.says = [
             f"{who} destroyed the process group ({setting(finding.case)}), "  # type: ignore[arg-type]
-            "which the lab needs. Destroy none but those that the function has made."
+            "which the lab needs. Destroy only groups that the function itself has made."
         ]
         return
     record = attempt.record
@@ -295,7 +297,7 @@ def _gradients(exercise: Exercise, case: Case, attempt: Attempt, finding: Findin
             got = attempt.answers[r]["gradients"][i]
             if got is None:
                 wrong[r, i] = judge.Difference(
-                    f"no gradient reaches {names[r][i]}, for nothing connects the result with it"
+                    f"no gradient reaches {names[r][i]}, because nothing connects the result with it"
                 )
             elif difference := _off(got, want):
                 wrong[r, i] = replace(difference, says=f"the gradient of {names[r][i]} is wrong: {difference.says}")

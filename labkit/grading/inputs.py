@@ -151,7 +151,7 @@ def chunked(n: int) -> list[Case]:
 
 
 def uneven(n: int) -> list[Case]:
-    """Make flat buffers of another size on every rank; some of them bring nothing."""
+    """Make flat buffers of a different size on each rank; some of them bring nothing."""
     sizes = [r + 1 for r in range(n)]
     return [
         Case([np.arange(float(s), dtype="float32") + 10 * r for r, s in enumerate(sizes)], "uneven sizes"),

@@ -28,7 +28,7 @@ def remarks(exercise: Exercise, case: Case, attempt: Attempt) -> list[Finding]:
         return []
     sentences = [("forbidden", _forbidden(exercise, record))]
     for says in never_waited(record, range(case.n)):
-        sentences.append(("not as asked", f"{_in(case, says)} That the data was there in time is chance."))
+        sentences.append(("not as asked", f"{_in(case, says)} Only by chance was the data there in time."))
     sentences += [("not as asked", _in(case, p.broken(record))) for p in exercise.promises]
     budget = exercise.budget
     if budget and budget.sent:

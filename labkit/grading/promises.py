@@ -1,4 +1,4 @@
-"""What an exercise's card promises of the calls beyond the result: whom a rank sends to, how often, in which dtype.
+"""What a card promises of the calls beyond the result: whom a rank sends to, how many times, in which dtype.
 
 >>> ring = (OnlyTo(+1), Messages(lambda n: n - 1))
 

@@ -55,7 +55,7 @@ def advice(outcome: Outcome, anew: Collection[int], cells: Sequence[str], here: 
 def _memory(outcome: Outcome) -> list[str]:
     """Tell which ranks were refused memory: they live on, and what they have is kept."""
     short = [r for r, e in outcome.errors.items() if e.ename == "MemoryError" or MEMORY in e.evalue]
-    return [f"{ranks(short)} may not have so much memory: use smaller tensors, or fewer ranks"] * bool(short)
+    return [f"{ranks(short)} could not get that much memory: use smaller tensors, or fewer ranks"] * bool(short)
 
 
 def _undefined(name: str, which: list[int], anew: bool, here: Mapping[str, Any]) -> str:
@@ -98,7 +98,7 @@ def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterat
         yield f"a call of {call} returns None: {why}. Call it on a line of its own{then}"
     elif found := LACKS.match(what):
         if found["name"] in METHODS and found["module"] is None:
-            yield f'that is one of lab\'s, in the notebook: lab.{found["name"]}("x"), in a cell without %%px'
+            yield f'that is a method of lab, in the notebook: lab.{found["name"]}("x"), in a cell without %%px'
         elif found["module"] == "torch.distributed" and (near := _near(found["name"], FUNCTIONS)):
             yield f"torch.distributed calls it {near}: write dist.{near}"
         elif found["type"] == "Tensor" and found["name"] in FUNCTIONS:

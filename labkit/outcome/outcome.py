@@ -126,7 +126,7 @@ class Outcome:
     """What became of a cell or a call.
 
     `ended` says why the lab ended it, or "" where it ended by itself: "stuck" (ranks waited for others that could not
-    come), "stopped" (by the learner), "slow" (it took longer than it may) or "lost" (the controller died, so that
+    come), "stopped" (by the learner), "slow" (it took too long) or "lost" (the controller died, so that
     it is unknown what the ranks made of it). It is "runs" of a cell that was only looked at.
     """
 

@@ -33,7 +33,7 @@ TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellError | None:
     """Return the error that the cell ends with, None where every rank finished; `logs` are what the ranks recorded."""
     if outcome.ended == "lost":
-        return CellError("the controller died, and with it what the ranks answered")
+        return CellError("the controller died, and the ranks' answers were lost with it")
     stuck = why(Story(logs, outcome), times=False) if outcome.ended else ""
     if outcome.ended == "stopped":
         return StoppedError(f"You stopped the cell: {stuck}.")
@@ -51,7 +51,7 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
     if deaths:
         return CellError(deaths[0], notes=waited(outcome))
     if outcome.ended == "slow":
-        return CellError(f"it took longer than it may: {stuck}")
+        return CellError(f"it took too long: {stuck}")
     if outcome.ended == "stuck":
         return StuckError(stuck)
     if outcome.behind:

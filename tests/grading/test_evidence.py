@@ -74,10 +74,11 @@ def test_a_receive_that_does_not_fit_its_send_is_told_with_both_lines():
 
 def test_one_tensor_for_several_results_is_named():
     assert against(*[Told(3).meet("all_gather", line=4, shared=3) for _ in range(3)]) == [
-        "Ranks 0–2 give all_gather a list with the same tensor in it 3 times (line 4): each result overwrites the last."
+        "Ranks 0–2 give all_gather a list with the same tensor in it 3 times (line 4): "
+        "each result overwrites the one before."
     ]
     assert against(Told(2).meet("gather", peer=0, shared=2), Told(2).meet("gather", peer=0)) == [
-        "Rank 0 gives gather a list with the same tensor in it 2 times (line 2): each result overwrites the last."
+        "Rank 0 gives gather a list with the same tensor in it 2 times (line 2): each result overwrites the one before."
     ]
 
 

@@ -21,7 +21,7 @@ WAITS = Waiting("new_group", 4, source="half = dist.new_group(mine)")
 @pytest.mark.parametrize(
     ("waiting", "ended", "state", "says"),
     [
-        ((0, 1), "stuck", "deadlock", "Rank 1 could not be freed, so the lab ended what waited there."),
+        ((0, 1), "stuck", "deadlock", "Rank 1 could not be freed, so the lab ended its process."),
         ((0,), "stuck", "raises", "With 2 ranks: rank 1 died (SIGKILL)."),
         ((0, 1), "", "raises", "With 2 ranks: rank 1 died (SIGKILL)."),
     ],

@@ -114,7 +114,7 @@ def test_a_host_whose_disk_is_full_is_said(hosts, notebook, other):
     hosts.run("nb", ["mount", "-o", "remount,size=1m", "/tmp"])
     other("/tmp/full").write_bytes(bytes(1_000_000))
     assert Ssh().start(notebook).error == (
-        "LabError: No process came up on nb: The disk under /tmp has 0 MiB left and a lab needs 32. "
+        "LabError: No process came up on nb: The disk under /tmp has 0 MiB left and a lab needs 32 MiB. "
         "Free some room there, or set TMPDIR to a directory on another disk, and start again."
     )
     assert eventually(lambda: left(hosts) == ["nb: /tmp/full"], 10), left(hosts)

@@ -73,7 +73,7 @@ def test_a_list_with_one_tensor_for_all_results_is_named(lab, call, results):
     verdict = checked(lab, code.format(call), **gathered)
     assert verdict.state == "wrong"
     assert (
-        f"{results} a list with the same tensor in it 2 times (line 4): each result overwrites the last."
+        f"{results} a list with the same tensor in it 2 times (line 4): each result overwrites the one before."
         in verdict.says
     )
     own = code.replace("[torch.empty_like(x)] * world_size", "[torch.empty_like(x) for _ in range(world_size)]")
@@ -360,7 +360,7 @@ def test_a_right_function_that_destroys_the_labs_group_is_told_so(lab, last):
     assert verdict.state == "wrong"
     assert verdict.says == [
         f"{who} destroyed the process group (with {last} ranks), which the lab needs. "
-        "Destroy none but those that the function has made."
+        "Destroy only groups that the function itself has made."
     ]
 
 
@@ -374,7 +374,7 @@ def test_gradients_are_checked_beside_the_values(lab):
     assert "The values are right, the gradients are not" in verdict.says[0]
     assert "rank 0 │ [0, 1, 2, 3] → gradient of argument 0: [1, 0.267, " in repr(verdict)
     verdict = checked(lab, RIGHT.replace("x.clone()", "x.detach().clone()"), gradients=True)
-    assert "no gradient reaches argument 0, for nothing connects the result with it" in verdict.says[0]
+    assert "no gradient reaches argument 0, because nothing connects the result with it" in verdict.says[0]
     assert checked(lab, right, gradients="one").says[1].startswith("Everything is 2 times too large: the backward pass")
 
 

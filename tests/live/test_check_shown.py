@@ -32,11 +32,11 @@ def test_a_function_that_differs_between_ranks_is_told(lab):
     lab.run(RIGHT)
     lab.run(RIGHT + " * 1", ranks=[2, 3])
     verdict = lab.check("f", means=collectives.all_reduce)
-    assert verdict.says == ["Ranks 2, 3 hold another f than rank 0. Run its cell on all ranks."]
+    assert verdict.says == ["Ranks 2, 3 hold a different f from rank 0's. Run its cell on all ranks."]
     lab.run("del f", ranks=[0])
     assert lab.check("f", means=collectives.all_reduce).says[0].startswith("Only ranks 1–3 have f.")
     lab.run("f = 3")
-    assert "no function but a value (int)" in repr(lab.check("f", means=collectives.all_reduce))
+    assert "not a function but a value (int)" in repr(lab.check("f", means=collectives.all_reduce))
 
 
 def test_in_place_kept_inputs_options_and_no_argument(lab):

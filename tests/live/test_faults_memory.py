@@ -124,7 +124,7 @@ def test_a_rank_that_may_not_have_so_much_memory_lives_on_and_is_told_what_to_do
         error = ended(lab, f"if rank == 1: big = {ask}\ndist.barrier()")
         assert str(error).startswith("rank 1: ")
         assert says in str(error)
-        assert "rank 1 may not have so much memory: use smaller tensors, or fewer ranks" in error.notes
+        assert "rank 1 could not get that much memory: use smaller tensors, or fewer ranks" in error.notes
         alive(lab)
     finally:
         lab.run("resource.setrlimit(resource.RLIMIT_AS, whole)")

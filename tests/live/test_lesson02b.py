@@ -227,7 +227,7 @@ def test_the_moves_of_the_last_cell_are_told_and_no_others(lab, window):
     lab.run("if rank == 1: window.accumulate(2.0, to=0, at=2)\nwindow.fence()")
     assert repr(lab.moves("window")).splitlines() == [
         "rank 1 adds [2] to rank 0's window, place 2",
-        "ranks 0, 2 call nothing",
+        "ranks 0, 2 make no call",
         "afterwards: rank 0 [1, 0, 2], rank 1 [0, 0, 0], rank 2 [0, 0, 0]",
     ]
     lab.run("got = window.get(0) if rank == 2 else None")

@@ -271,7 +271,8 @@ def test_the_cells_of_13f_print_the_scripts_loss_in_every_way_and_the_peaks_that
     parameters_alone = float(re.findall(r"^loss ([\d.]+)", last, re.MULTILINE)[0])
     assert parameters_alone > right + 0.05, "the buffer is missing"
 
-    meter = re.compile(r"^(.+?): (-?[\d.]+) MiB more at the peak, (-?[\d.]+) of its own afterwards; (-?[\d.]+) read")
+    number = r"(-?[\d.]+) MiB"
+    meter = re.compile(rf"^(.+?): {number} more at the peak, {number} of its own afterwards; {number} read")
     measured = [{m[1]: tuple(map(float, m.groups()[1:])) for m in map(meter.match, lines) if m} for lines in said]
     for rank, ways in enumerate(measured):
         peak, own, read = ways["rank 0 reads, all receive"]

@@ -78,7 +78,7 @@ wrong | makes floats of everything, and integers of these | on ranks 0, 1 elemen
         gathered = [torch.zeros(1) for _ in range(world_size)]
         dist.all_gather(gathered, x.float())
         return [number.to(x.dtype) for number in gathered]
-wrong | has one room for all | each result overwrites the last
+wrong | has one room for all | each result overwrites the one before
     [torch.zeros_like(x) for _ in range(world_size)] → [torch.zeros_like(x)] * world_size
 deadlock | lets rank 0 alone gather | Rank 1 finished the function without it
     dist.all_gather(gathered, x) → if rank == 0: dist.all_gather(gathered, x)

@@ -28,7 +28,7 @@ def test_each_move_is_told_with_its_rank_its_numbers_and_its_place():
         "rank 1 adds [2] to rank 0's window, place 1",
         "rank 2 adds [3] to rank 0's window, place 1",
         "rank 2 gets [7, 5] from rank 0's window, places 0–1",
-        "rank 0 calls nothing",
+        "rank 0 makes no call",
         "afterwards: rank 0 [7, 5], rank 1 [0, 0], rank 2 [0, 0]",
     ]
 
@@ -63,7 +63,7 @@ def test_a_tile_has_the_colours_of_all_whose_numbers_are_in_it():
 def test_a_window_that_is_too_large_is_drawn_as_one_tile():
     told = {"moves": [["get", 0, 0, 900, None, None, 1.0, 2.0, 0]], "made": 1, "size": 900, "now": None, "handed": 0}
     moves = Moves([{**told, "moves": [], "made": 0}, told])
-    assert repr(moves) == "rank 1 gets 900 numbers from rank 0's window, places 0–899\nrank 0 calls nothing"
+    assert repr(moves) == "rank 1 gets 900 numbers from rank 0's window, places 0–899\nrank 0 makes no call"
     assert "900 numbers" in moves.svg.decode()
 
 

@@ -238,4 +238,4 @@ def test_a_log_calibrates_the_estimate():
 
 def test_it_says_in_short_what_it_holds():
     said = repr(read(TAGGED))
-    assert "all_reduce on 2 × GeForce RTX 5090 on 1 host, 1 GPU a process, NCCL 2.29.7" in said
+    assert "all_reduce on 2 × GeForce RTX 5090 on 1 host, 1 GPU per process, NCCL 2.29.7" in said

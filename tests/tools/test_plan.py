@@ -115,7 +115,7 @@ def test_the_plan_of_the_lesson_for_66_billion_parameters():
     [
         (lambda: Mesh(0), "No mesh"),
         (lambda: plan.parameters(SMALL, Mesh(pipe=2), 2), "Choose 0 to 1"),
-        (lambda: plan.held(SMALL, Mesh(pipe=3), 1), "no 3 equal stages"),
+        (lambda: plan.held(SMALL, Mesh(pipe=3), 1), "cut into 3 equal stages"),
         (lambda: plan.held(SMALL, Mesh(), 1, zero=3), "Choose 0"),
     ],
 )

@@ -272,7 +272,7 @@ def test_orders_that_make_no_difference_are_there_once():
         ("1T", Plan(16, 64, 1, 1), "impossible", "160 heads cannot be shared equally by tensor 64"),
         ("66B", Plan(4, 8, 2, 128), "impossible", "64 sequences, which cannot be cut into 128 equal micro-batches"),
         ("66B", Plan(4, 16, 1, 64, 1, True), "fits", "Tensor parallelism leaves the host: 6,483 GB"),
-        ("66B", CAPSTONE.but(order="tensor data pipe"), "fits", "another order, the same plan takes 42.4 s"),
+        ("66B", CAPSTONE.but(order="tensor data pipe"), "fits", "a different order, the same plan takes 42.4 s"),
         ("66B", CAPSTONE.but(zero=3), "fits", "ZeRO-3 gathers the weights twice and scatters the gradients"),
         ("66B", CAPSTONE, "fits", "1.08 times the best plan"),
         ("1T", Plan(2, 8, 64, 512, 1, True), "fits", "512 micro-batches are few for 64 stages"),

@@ -213,7 +213,7 @@ def test_formulas_for_100_000_ranks_need_no_schedule():
         (lambda: schedules.tree("broadcast", 0), "Choose 1 or more"),
         (lambda: schedules.halving_doubling("all_gather", 6), r"schedules\.bruck\('all_gather', 6\)"),
         (lambda: schedules.pat("all_gather", 8, aggregate=3), "Choose 1, 2, 4"),
-        (lambda: schedules.ring("all_reduce", 4).run([[1], [2]]), "Give it one a rank"),
+        (lambda: schedules.ring("all_reduce", 4).run([[1], [2]]), "Give it one for each rank"),
         (lambda: formulas.figures("gather", "ring", 4), "there is: linear"),
         (lambda: formulas.figures("all_gather", "halving-doubling", 6), "Take Bruck's"),
     ],

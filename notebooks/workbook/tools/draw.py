@@ -14,12 +14,12 @@ from workbook.tools.schedules.show import Drawn, OneStep
 def draw(
     schedule: Any, hosts: int | None = None, between: tuple[str, str] | None = None, step: int | None = None
 ) -> Any:
-    """Draw the steps of a schedule: a row a rank, a cell for each of its chunks, an arrow for each send.
+    """Draw the steps of a schedule: a row for each rank, a cell for each of its chunks, an arrow for each send.
 
     With `step`, draw that one alone, counted from 1, and what it leaves; after the last one, the last.
     With `hosts`, draw instead where the ranks sit, as many on each host, and what goes through a host's link at once.
-    A schedule of `workbook.tools.pipeline` becomes a Gantt chart: a lane a rank, a box for each pass. A server of
-    `workbook.tools.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
+    A schedule of `workbook.tools.pipeline` becomes a Gantt chart: a lane for each rank, a box for each pass. A server
+    of `workbook.tools.topology` becomes its devices and what joins them, the path `between` two of them bold; a log of
     `workbook.tools.nccl_log` its rings and trees. A step or a training run of `workbook.tools.events`, or several by
     name, becomes bars that say where its time goes.
 

@@ -68,7 +68,7 @@ class Mpi:
             for pipe in self._orders:
                 os.write(pipe, line)
         if not select.select([out], [], [], MPI_TURN)[0]:
-            raise LabError(f"MPI's ranks said nothing in {MPI_TURN:.0f} s")
+            raise LabError(f"MPI's ranks did not answer within {MPI_TURN:.0f} s")
         answer = out.readline()
         if not answer:
             raise LabError(f"MPI's ranks ended with exit code {self._popen.wait()}")
@@ -127,7 +127,7 @@ def cell(code: str, n: int) -> str:
         )
     if missed:
         raise LabError(
-            f"MPI's {missed} ended in the middle of the cell, without an error of Python's (mpiexec: status "
+            f"MPI's {missed} ended in the middle of the cell, without a Python error (mpiexec: status "
             f"{status}). Look for what ends a process, or runs out of memory."
         )
     return merge({t["rank"]: t["text"] for t in told})

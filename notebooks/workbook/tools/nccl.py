@@ -149,7 +149,7 @@ def _answers(started: Sequence[Tied]) -> list[dict[str, Any]]:
     for r, each in enumerate(started):
         lines = each.out.strip().splitlines()
         if each.code or not lines:
-            why = (each.err.strip().splitlines() or ["nothing was said"])[-1]
+            why = (each.err.strip().splitlines() or ["it printed no error"])[-1]
             raise LabError(f"Rank {r} of the trial ended with code {each.code}: {why}")
         answers.append(json.loads(lines[-1]))
     if missing := [a["missing"] for a in answers if "missing" in a]:

@@ -101,7 +101,8 @@ def parameters(model: Model, mesh: Mesh, stage: int = 0, cut_ends: bool = False)
         raise LabError(f"There is no stage {stage!r} of {mesh.pipe}. Choose 0 to {mesh.pipe - 1}.")
     if model.layers % mesh.pipe:
         raise LabError(
-            f"{model.layers} layers are no {mesh.pipe} equal stages. Choose a pipe that divides {model.layers}."
+            f"{model.layers} layers cannot be cut into {mesh.pipe} equal stages. "
+            f"Choose a pipe that divides {model.layers}."
         )
     layer = (model.layer - 6 * model.width) / mesh.tensor + 6 * model.width
     ends = model.first * (stage == 0) + model.last * (stage == mesh.pipe - 1)

@@ -100,4 +100,4 @@ def _check(parameters: float, ranks: int, stage: int) -> None:
     if stage not in range(len(STAGES)):
         raise LabError(f"There is no stage {stage!r}. Choose 0 (nothing sharded), 1, 2 or 3.")
     if not parameters > 0 or ranks < 1:
-        raise LabError(f"{parameters!r} parameters on {ranks!r} ranks are none. Give numbers above 0.")
+        raise LabError(f"{parameters!r} parameters on {ranks!r} ranks cannot be. Give numbers above 0.")

@@ -157,7 +157,7 @@ class Moves(Picture):
         if len(lines) > MOST:
             lines = [f"{self._counted}, among them", *(m.told for m in self.all[:MOST])]
         quiet = sorted(set(range(self.n)) - {m.rank for m in self.all})
-        lines += [f"{ranks(quiet)} {'calls' if len(quiet) == 1 else 'call'} nothing"] if quiet and self.all else []
+        lines += [f"{ranks(quiet)} {'makes' if len(quiet) == 1 else 'make'} no call"] if quiet and self.all else []
         lines += [] if self.all else ["nothing was moved in the last cell"]
         lines += [f"rank {r} has not flushed {count(k, 'call')}" for r, k in enumerate(self.handed) if k]
         held = [f"rank {r} [{', '.join(map(short, now))}]" for r, now in enumerate(self.now) if now is not None]

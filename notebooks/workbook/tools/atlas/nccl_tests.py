@@ -92,7 +92,7 @@ class Log:
 
     def __repr__(self) -> str:
         where = f" on {count(self.hosts, 'host')}" if self.hosts else ""
-        per = f", {count(self.per_process, 'GPU')} a process" if self.per_process else ""
+        per = f", {count(self.per_process, 'GPU')} per process" if self.per_process else ""
         extra = [f"{'RCCL' if 'AMD' in self.gpu else 'NCCL'} {self.nccl}"] * bool(self.nccl)
         extra += [f"network {self.network}"] * bool(self.network)
         sizes = [size for size, _ in self.rows]
@@ -271,7 +271,7 @@ def _operation(
 ) -> tuple[str, str]:
     """Find the operation, by the program's name, else by columns and figures if they allow one only; and a note."""
     if named and not any(name in PROGRAMS for name in named):
-        raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of another one.")
+        raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of a different program.")
     names = list(dict.fromkeys(PROGRAMS[name] for name in named if name in PROGRAMS))
     if given and given not in timing.OPS:
         raise LabError(f"{given!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
@@ -329,7 +329,7 @@ def _number(op: str, low: float, high: float, told: dict[str, int]) -> tuple[int
         guess = f" is a guess: {ratio} allows {able[0]} to {able[-1]}" if len(able) > 1 else f", by {ratio}"
         return n, f"{n} GPUs{guess}" + (f", though {others}." if others else ".")
     if told and not able:
-        return max(told.values()), f"{ratio} is not what {op} has: name or table may be of another run; {others}."
+        return max(told.values()), f"{ratio} is not what {op} has: name or table may be of a different run; {others}."
     raise Unsaid(
         "n",
         "The text does not say how many GPUs there were: the lines '# Rank' are missing, and busbw / algbw does not "

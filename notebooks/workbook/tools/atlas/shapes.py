@@ -13,7 +13,7 @@ from workbook.tools.atlas.nccl_tests import Log
 from workbook.tools.costs import Cluster
 
 MIB = 2**20
-NVLINK = {"volta": 150.0, "ampere": 300.0, "hopper": 450.0, "blackwell": 900.0}  # GB/s a direction, data sheets
+NVLINK = {"volta": 150.0, "ampere": 300.0, "hopper": 450.0, "blackwell": 900.0}  # GB/s per direction, data sheets
 SLOW = 1.1  # times as long
 SOCKETS = 10.5  # GB/s: what TCP reaches at most, as NCCL uses it
 SPIKE = 2.5  # times as long as a larger message: more than a change of protocol costs
@@ -30,7 +30,7 @@ def sheet(op: str, n: int, c: Cluster) -> tuple[str, float] | None:
         return ("NVLink of a GPU, one direction", NVLINK[c.generation]) if c.generation in NVLINK else None
     g = n / -(-n // c.gpus_per_node)
     share = (n - 1) / (n - g) / g if op == "all_to_all" else 1.0
-    return f"{c.rails} NICs of {8 * c.rail:g} Gb/s a node", c.network * share
+    return f"{c.rails} NICs of {8 * c.rail:g} Gb/s in a node", c.network * share
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def _network(log: Log, peak: float, beside: Against | None, cluster: Cluster | N
     elif beside and beside.ratio >= SLOW:
         model = "The model knows no slow GPU, no other job and no crowded switch"
         if cluster:
-            model += f", and supposes {cluster.rails} NICs of {8 * cluster.rail:g} Gb/s a node"
+            model += f", and supposes {cluster.rails} NICs of {8 * cluster.rail:g} Gb/s in each node"
         why = _share(1 / beside.ratio) if beside.published else f"{model}."
         yield f"{_reach(beside)} {why} {NETS}, and hold each NIC against the others with ib_write_bw."
 
@@ -138,7 +138,7 @@ def _inside(log: Log, peak: float, beside: Against | None) -> Iterator[str]:
     if nvlink and peak <= 0.13 * nvlink and peak < 64:
         yield (
             f"{peak:.3g} GB/s inside one host is the speed of PCIe (16 lanes carry about 13, 26 or 52 GB/s in "
-            f"generations 3, 4 and 5, and less through the CPU), not of NVLink ({nvlink:g} GB/s a GPU and "
+            f"generations 3, 4 and 5, and less through the CPU), not of NVLink ({nvlink:g} GB/s per GPU and "
             f"direction). {TOPO}: it should say NV… between GPUs and not PIX, NODE or SYS; NCCL_P2P_DISABLE must not "
             "be set; not every such card has NVLink."
         )
@@ -167,7 +167,7 @@ def _latency(log: Log, beside: Against | None, many: bool) -> Iterator[str]:
     if log.per_process > 1:
         yield (
             f"{said} One process launches for {log.per_process} GPUs here, one after the other, which costs 3 to 4 "
-            "µs a GPU: run one process a GPU (mpirun, -g 1) before you look further."
+            "µs per GPU: run one process per GPU (mpirun, -g 1) before you look further."
         )
     elif many:
         yield (

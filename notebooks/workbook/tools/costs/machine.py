@@ -71,8 +71,8 @@ class Cluster:
     def __repr__(self) -> str:
         over = f", {self.oversubscription:g}:1 oversubscribed" if self.oversubscription > 1 else ""
         return (
-            f"{self.name}: {self.gpus_per_node} GPUs a node, NVLink {self.nvlink:g} GB/s a GPU, "
-            f"{self.rails} × {self.rail:g} GB/s of network a node{over}"
+            f"{self.name}: {self.gpus_per_node} GPUs per node, NVLink {self.nvlink:g} GB/s per GPU, "
+            f"{self.rails} × {self.rail:g} GB/s of network per node{over}"
         )
 
 

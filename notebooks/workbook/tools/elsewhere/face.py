@@ -23,8 +23,8 @@ class Elsewhere:
     []
 
     TensorFlow and DeepSpeed run in environments of their own, `.venv-tf` and `.venv-ds`, in this folder or one above.
-    Where there is none, what the program printed on a day is shown, with the command that makes the environment.
-    TensorFlow's workers listen on all network interfaces of this host while they run.
+    Where there is none, what the program printed when it was recorded is shown, with the command that makes the
+    environment. TensorFlow's workers listen on all network interfaces of this host while they run.
 
     Args:
         name: "torch", "mpi", "tensorflow" or "deepspeed".
@@ -53,16 +53,16 @@ class Elsewhere:
     def verdict(self) -> str:
         """A sentence on whether the numbers are those of the other systems."""
         if wrong := self.told.wrong:
-            return f"Not as in the other systems: {listed(wrong)}."
+            return f"Different from the other systems: {listed(wrong)}."
         absent = [call for call in expected(self.told.n) if call not in self.told.ran]
-        return "Every line says what it must." + (f" Absent: {listed(absent)}." if absent else "")
+        return "All results are the same as in the other systems." + (f" Absent: {listed(absent)}." if absent else "")
 
     @property
     def remedy(self) -> str:
         """The command that makes it run here; "" where it just ran."""
         if not self.told.recorded:
             return ""
-        how = "It did not run now. To run it here, enter this in a terminal, and run the cell again:"
+        how = "It did not run just now. To run it here, enter this in a terminal, and run the cell again:"
         return f"{how} `{self.system.install}`"
 
     @property

@@ -167,7 +167,7 @@ horovod: **The mean is the default**, of `allreduce` and of `reducescatter`. `op
     at its end leaves its input alone and returns the result.
 horovod: **Names, not order.** Tensors meet by the name of the operation; without one, by a number that counts the
     calls. `allgather` takes different first dimensions, `alltoall` takes `splits`.
-tensorflow: **Keys.** Calls meet by `group_key` and `instance_key`. A worker that has counted one call less waits
+tensorflow: **Keys.** Calls meet by `group_key` and `instance_key`. A worker that has counted one call fewer waits
     for ever. A variable that is created under the strategy is broadcast from worker 0.
 tensorflow: **On CPUs there is no reduce-scatter**, and its failure ends all collectives of the program.
     `strategy.reduce` and `strategy.gather` give the result to every worker.

@@ -72,7 +72,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
             if time.monotonic() > deadline:
                 raise LabError(
                     f"{system.program} did not end within {OTHER_SYSTEM:.0f} s: a rank waits for one that "
-                    "makes another call, or none. Compare the calls of the ranks, and run the cell again."
+                    "makes a different call, or none. Compare the calls of the ranks, and run the cell again."
                     + _said(started)
                 )
             running[0].wait(OTHER_SYSTEM_LOOK)
@@ -80,7 +80,7 @@ def run(system: System, n: int = ten_lines.N) -> str:
         if failed:
             end(started)
             rank, code = failed[0]
-            raise LabError(f"{system.program}: rank {rank} ended with {code}. Mend it:{_said(started)}")
+            raise LabError(f"{system.program}: rank {rank} ended with exit code {code}. Mend it:{_said(started)}")
         return started[0].out
 
 

@@ -1,7 +1,7 @@
 """One small program in several systems' words: what each is called, what it must print, and what it did print.
 
 The programs are `notebooks/scripts/ten_lines_*.py`. Each runs one data-parallel training step and then every call
-once, on the same numbers; rank 0 prints a line a call. What was printed on a day is kept beside the program, as
+once, on the same numbers; rank 0 prints a line for each call. What was once printed is kept beside the program, as
 `ten_lines_*.txt`, for readers who do not have that system. Imports numpy and labkit's theory only.
 """
 

@@ -13,7 +13,7 @@ from workbook.tools.events.step import Run
 
 
 class Spent(Picture):
-    """One bar a step, in seconds, or one bar a training run, in per cent of its time.
+    """One bar for each step, in seconds, or for each training run, in per cent of its time.
 
     >>> from workbook.tools import events
     >>> Spent({"64 ranks": events.all_reduce("hierarchical, ring", events.H100S, 64, 1e9)})

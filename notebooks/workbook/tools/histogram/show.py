@@ -16,7 +16,7 @@ SAID = 12  # values whose counts are said one by one; of more, several are said 
 
 
 def histogram(lab: Any, *expressions: str, mean: bool = True) -> Histogram:
-    """Draw how many times each whole number occurs in the ranks' lists: a panel an expression, a bar a rank.
+    """Draw how many times each whole number is in the ranks' lists: a panel per expression, a bar per rank.
 
     >>> lab.histogram("staleness")
     >>> lab.histogram("free", "bounded")     # on one scale

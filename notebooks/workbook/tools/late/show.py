@@ -21,7 +21,7 @@ class Lateness:
 
 
 class Late(Picture):
-    """Who waits for the late rank, a row a call and a column a rank; it displays itself as a picture.
+    """Who waits for the late rank, a row for each call and a column for each rank; it displays itself as a picture.
 
     `rows[i].call` is the code, `rows[i].states[r]` "late", "waits", "goes on" or "" (no part in it). A rank that
     waits was still in the call when the late one came; one that goes on had left it by then.

@@ -69,7 +69,7 @@ class Job:
         m, c = self.model, self.cluster
         return (
             f"{self.name}: {m.parameters / 1e9:,.1f} billion parameters ({m.layers} layers, width {m.width:,}, "
-            f"{self.heads} heads), {self.rows:,} sequences of {self.tokens:,} tokens a step, "
+            f"{self.heads} heads), {self.rows:,} sequences of {self.tokens:,} tokens per step, "
             f"{self.gpus:,} GPUs of {self.room / 1e9:g} GB in {self.hosts} hosts of {c.gpus_per_node}"
         )
 

@@ -118,7 +118,7 @@ class Verdict:
             said.append(f"ZeRO-{plan.zero} {each}scatters the gradients for each of {plan.micro:,} micro-batches.")
         other = in_best_order(job, plan)
         if other.total < 0.99 * price.total:
-            said.append(f"With its dimensions in another order, the same plan takes {other.total:.3g} s.")
+            said.append(f"With its dimensions in a different order, the same plan takes {other.total:.3g} s.")
         top = best(job)
         if top and ratio > CLOSE:
             more = {name: spent[name] - top.seconds[name] for name in spent}

@@ -126,8 +126,8 @@ def _home(hosts: Sequence[Sequence[int]] | None, places: Sequence[str]) -> list[
         known = list(dict.fromkeys(places))
         if len(known) == 1:
             raise LabError(
-                "All ranks are on one host, and no link is between them. Say which ranks play a host each, such as "
-                "hosts=[[0, 1], [2, 3]]."
+                "All ranks are on one host, so there is no link between hosts. Say which ranks play which host, such "
+                "as hosts=[[0, 1], [2, 3]]."
             )
         return [known.index(where) for where in places]
     return traffic.home(hosts, n)

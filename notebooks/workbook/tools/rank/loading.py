@@ -1,4 +1,4 @@
-"""What lesson 13f loads, and how it sees what that costs: a model with a buffer, a meter of memory, and slices at work.
+"""What lesson 13f loads and measures with: a model with a buffer, a meter of memory, and scores from slices.
 
     from workbook.tools.rank.loading import Primed, meter, scores_from_slices
 
@@ -64,7 +64,7 @@ def _mib(file: str, key: str) -> float:
 
 
 def kib(key: str) -> int:
-    """Return what Linux counts of this process's reading: "rchar" or "read_bytes"; 0 where it counts nothing."""
+    """Return how many KiB this process has read, by Linux's "rchar" or "read_bytes"; 0 where it counts nothing."""
     return int(_mib("io", key) * 2**10) if Path("/proc/self/io").exists() else 0
 
 
@@ -88,11 +88,11 @@ def meter(way: str) -> Iterator[dict[str, float]]:
     mapped = max(0, held_now - own_now - (held - own))
     peak |= {"its own": 2**20 * max(0, most - mapped), "mapped file": 2**20 * mapped}
     kept, got = own_now - own, read_now - read
-    print(f"{way}: {most:.1f} MiB more at the peak, {kept:.1f} of its own afterwards; {got:.1f} read")
+    print(f"{way}: {most:.1f} MiB more at the peak, {kept:.1f} MiB of its own afterwards; {got:.1f} MiB read")
 
 
 def scores_from_slices(mine: Mapping[str, torch.Tensor], text: torch.Tensor, width: int = 240) -> torch.Tensor:
-    """Return the model's scores, computed from each rank's slices: an all-reduce after what was cut by what goes in."""
+    """Return the model's scores, computed from each rank's slices: an all-reduce follows each row-parallel matrix."""
 
     def attend(x: torch.Tensor, w: Mapping[str, Any]) -> torch.Tensor:
         qkv = linear(x, w["qkv.weight"], w["qkv.bias"]).chunk(3, -1)

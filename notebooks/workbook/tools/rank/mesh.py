@@ -1,4 +1,4 @@
-"""A copy of the small transformer, cut over its team of ranks in two ways, and who reads its batches: the capstone's.
+"""A copy of the small transformer, cut over its team of ranks in two ways, and a reader of batches: the capstone's.
 
 from workbook.tools.rank.mesh import Reader, Stage, cut_by_heads, pipe_pass, whole_pass
 
@@ -41,7 +41,7 @@ class Reader:
         return {"step": self.step, "noise": self.noise.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from what a checkpoint holds."""
         self.step = state["step"]
         self.noise.set_state(state["noise"])
 

@@ -169,7 +169,8 @@ class Window:
             raise LabError(f"There is no rank {rank!r}: the window is open on ranks 0 to {n - 1}. Choose among them.")
         if at < 0 or size < 0 or at + size > have:
             raise LabError(
-                f"{count(size, 'number')} from place {at} on: a window of {have} has the places 0 to {have - 1}. "
+                f"{count(size, 'number')} from place {at} on: a window of {count(have, 'number')} has the places 0 to "
+                f"{have - 1}. "
                 "Choose other places, or open a larger window."
             )
 

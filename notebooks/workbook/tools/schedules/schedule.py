@@ -69,7 +69,7 @@ class Schedule:
         [[111, 222, 333], [111, 222, 333], [111, 222, 333]]
         """
         if len(xs) != self.n:
-            raise LabError(f"The schedule is for {self.n} ranks and got {len(xs)} values. Give it one a rank.")
+            raise LabError(f"The schedule is for {self.n} ranks and got {len(xs)} values. Give it one for each rank.")
         return self._read(self.states(xs, op)[-1], xs)
 
     def states(self, xs: Sequence[Any], op: Op = "SUM") -> list[list[dict[int, Any]]]:

@@ -66,7 +66,7 @@ def depths_and_heights(parent: Sequence[int] | np.ndarray) -> tuple[np.ndarray, 
 
 
 def node_parents(nodes: int, gpus: int) -> tuple[list[int], list[int]]:
-    """Return parents of `nodes` × `gpus` ranks in NCCL's two trees: a chain a node, the tree over the chains' heads.
+    """Return parents of `nodes` × `gpus` ranks in NCCL's two trees: a chain per node, the tree over the chains' heads.
 
     Rank = node · gpus + place in the node; the head of a node's chain is its place 0 in both trees. (NCCL's search may
     choose different heads, to use different network cards: its log line "Trees" says which.)

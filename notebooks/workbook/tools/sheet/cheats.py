@@ -212,7 +212,7 @@ CHEATS = (
     ),
     Cheat(
         name="all_gather_object",
-        does="Any Python objects, pickled. Here a word a rank.",
+        does="Any Python objects, pickled. Here each rank brings a word.",
         code="dist.all_gather_object(y, x)",
         x="['ant', 'bee', 'cat', 'dog'][rank]",
         y="[None] * world_size",

@@ -91,7 +91,7 @@ class CheatSheet:
         return (
             f"Pictures from a run on {self.n} ranks with {BACKENDS[self.backend]}: colours say which rank a number "
             "came from. S is the bytes of one rank's input (of a scatter: the root's), N the number of ranks. Bytes "
-            "and steps are those of the algorithm in brackets; a library may use another one."
+            "and steps are those of the algorithm in brackets; a library may use a different one."
         )
 
 

@@ -102,7 +102,7 @@ def _paths(device: str, cells: list[str], columns: list[str]) -> list[str]:
     if len(paths) != len(columns):
         raise LabError(f"The row of {device} has {len(paths)} paths for {len(columns)} devices. Paste it whole.")
     if [other for other, path in zip(columns, paths, strict=True) if path == "X"] != [device]:
-        raise LabError(f"The row of {device} has its X in another column than {device}. Paste one matrix, whole.")
+        raise LabError(f"The row of {device} has its X in a different column from {device}. Paste one matrix, whole.")
     return paths
 
 
