@@ -352,8 +352,7 @@ def test_an_unknown_exercise_is_answered_with_the_nearest_one(place: Path):
 
 def is_brought_something(exercise: Exercise) -> bool:
     """Whether ranks bring their own arguments: else the card shows a call, and there is nothing to draw."""
-    xs = exercise.picture() if exercise.picture else next(iter(exercise.inputs(exercise.ranks[-1]))).xs
-    return any(not isinstance(x, tuple) or x for x in xs)
+    return any(not isinstance(x, tuple) or x for x in Card(exercise).case.xs)
 
 
 def test_a_card_tells_every_exercise_and_has_a_picture(place: Path, monkeypatch, subtests: pytest.Subtests):

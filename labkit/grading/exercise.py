@@ -105,7 +105,7 @@ class Exercise:
             where the function is called more than once, or is watched.
         slips: mistakes that a wrong result is traced back to, each with the edit of the solution, (old, new), that
             makes it. It is for functions that only compute, from the same arguments on all ranks.
-        picture: xs for the card's picture, instead of tokens or the first case.
+        picture: a case, or its xs alone, for the card's picture, instead of tokens or the first case.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Exercise:
     collect: Callable[..., Any] | None = None
     harness: Callable[..., Any] | None = None
     slips: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    picture: Callable[[], Sequence[Any]] | None = None
+    picture: Callable[[], Sequence[Any] | Case] | None = None
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Run the solution: on ranks, where functions of the lesson's modules call it by its name."""

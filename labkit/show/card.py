@@ -52,7 +52,8 @@ class Card(Picture):
     def case(self) -> Case:
         """The input that is drawn: a readable one for three ranks where they do."""
         if self.exercise.picture is not None:
-            return Case(self.exercise.picture())
+            drawn = self.exercise.picture()
+            return drawn if isinstance(drawn, Case) else Case(drawn)
         ranks = self.exercise.ranks
         return next(iter(self.exercise.inputs(3 if 3 in ranks else max(ranks))))
 
