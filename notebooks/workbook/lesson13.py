@@ -61,7 +61,7 @@ def _layers(n: int) -> list[Case]:
         return Case([(weight, bias)] * n, about, {"kind": kind, **halves})
 
     return [
-        case("column", 2 * n, 2, f"column-parallel, {2 * n} outputs"),
+        case("column", n, 2, f"column-parallel, {n} outputs"),
         case("row", 2, 2 * n, f"row-parallel, {2 * n} inputs"),
         case("column", n + 1, 3, f"column-parallel, {n + 1} outputs, which {n} does not divide"),
         case("row", 3, n + 1, f"row-parallel, {n + 1} inputs, which {n} does not divide"),
@@ -89,6 +89,10 @@ def owned_parts(found, linear, kind, group=None):
             )
             still = mine.data_ptr() in (linear.weight.data_ptr(), linear.bias.data_ptr())
             assert not still, f"The {name} that comes back is the layer's own. Return a clone."
+            assert mine.grad_fn is None, (
+                f"The {name} that comes back still has a graph: autograd remembers that it was cut from the layer, and "
+                "would send gradients back there. Cut `detach()` of the layer's own."
+            )
     mistake = "takes the rank and the number of ranks of the world: take those of `group`"
     name_it(list(found), list(cut_linear(linear, kind, group)), {mistake: list(cut_linear(linear, kind))})
     return list(found)
@@ -99,6 +103,7 @@ def owned_parts(found, linear, kind, group=None):
     _cut,
     minutes=5,
     inputs=_layers,
+    picture=lambda: _layers(2)[0],
     tolerance=0.0,
     promises=(Calls(0),),
     setup=to_cut,
@@ -113,10 +118,11 @@ def cut_linear(linear, kind, group=None):
     of the sum: return the weight of these inputs, and the bias whole, on every rank.
 
     The parts follow one another in the order of the ranks **of the group**. If they cannot be equal, the first ones are
-    larger by one. The tensors must have memory of their own, so that `linear` can be freed. `group=None` means all
-    ranks.
+    larger by one. Return tensors of their own: with memory of their own, so that `linear` can be freed, and without a
+    graph (`detach`). `group=None` means all ranks.
 
-    In the picture, the weight and the bias are on the left, and this rank's parts of both on the right.
+    In the picture, a layer with two inputs and two outputs is on the left: the two rows of the weight, then the bias.
+    This rank's parts of both are on the right.
     Hint: `linear.weight` has the shape [out, in]: one row for each output, one column for each input.
     Hint: `tensor.tensor_split(size, dim=…)[place]` is the part at this place; if parts cannot be equal, it makes the
     first ones larger by one. `dist.get_rank(group)` is the place in the group.
@@ -223,12 +229,16 @@ def run_copy_in(copy_in, x, slope, halves=False):
     y = copy_in(*given)
     assert not called(), f"The forward pass calls {called()[0]}. Every rank has `x` already."
     try:
-        (y + other).backward(slope)  # autograd hands one and the same tensor back to both
+        (y + other).backward(slope.clone())  # autograd hands one and the same tensor back to both
     except RuntimeError:
         no_gather_of_gradients()
         raise
     no_gather_of_gradients()
     some_call()
+    assert torch.equal(beside.grad, slope), (
+        "The function has changed `dy` itself, and autograd uses `dy` elsewhere as well: here as the gradient of a "
+        "tensor that was added to the result. Add up in a copy of `dy`."
+    )
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 
 

@@ -14,7 +14,7 @@ from workbook.cards import in_words, no_numbers
 from workbook.lesson13 import both_passes, called, copy_in, in_team, my_parts, no_sum_of_sums, sum_out, teams
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, name_it, rank, torch, world_size
 
 
 def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -64,13 +64,20 @@ def one_bias(y, once, bias):
 
 def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
     """Go through this rank's parts of the layers and back."""
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1))
-    once = torch.nn.functional.linear(hidden, w2, b2)
+
+    def alone(w1, b1, w2):
+        y = torch.nn.functional.linear(torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1)), w2, b2)
+        return y, torch.autograd.grad(y, x, slope)[0]
+
+    x.requires_grad_()
+    once, right = alone(w1, b1, w2)
     w1, b1, w2 = my_parts((w1, 0), (b1, 0), (w2, 1))
+    _, share = alone(w1, b1, w2)
     leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
     y = parallel_mlp(x, (w1, b1), (w2, b2), copy_in.function, sum_out.function)
     one_bias(y, once, b2)
     y.backward(slope)
+    name_it(x.grad, right, {"leaves out f: each rank has only its own columns' share": share}, "the gradient of x")
     return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
 
 

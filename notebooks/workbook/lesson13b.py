@@ -43,6 +43,11 @@ def run_gather_sequence(gather_sequence, x, slope):
     xs, slopes = zip(*everyones((x, slope)))
     total = sum(slopes)
     y = gather_sequence(x.requires_grad_())
+    ours = next((op for op in called() if op.startswith("comms.")), "")
+    assert not ours, (
+        f"The function calls {ours}, whose backward pass is there already, and on Gloo moves as many bytes as an "
+        "all-reduce. Write both directions with `dist`."
+    )
     back = called(back_from_the_whole(y, slope))
     assert back, (
         "The backward pass communicates nothing. This rank's `dy` is what its own columns say of all positions; the "
@@ -88,8 +93,8 @@ def gather_sequence(x):
     Each rank holds its part of the sequence: `x` is [rows, positions, width], with the same number of positions on
     every rank, the first ones on rank 0. Return the whole sequence, [rows, all positions, width]: it goes into a
     column-parallel layer, **whose columns differ from rank to rank**. So each rank gets back a different `dy`, with all
-    positions. Return the gradient of this rank's `x`. One collective in each direction is enough, and each should move
-    no more than is needed: no all-reduce.
+    positions. Return the gradient of this rank's `x`. One collective of `dist` in each direction is enough, and each
+    should move no more than is needed: no all-reduce, and nothing of `comms`.
 
     In the picture, `x` and this rank's `dy` are on the left; the whole sequence and the gradient of `x` are on the
     right.

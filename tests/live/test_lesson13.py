@@ -129,10 +129,6 @@ def gather_sequence(x):
 
     return Gather.apply(x)
 """,
-        """
-def gather_sequence(x):
-    return torch.cat(comms.all_gather(x), 1)
-""",
     ],
     "lean_column": [
         """

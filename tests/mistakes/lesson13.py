@@ -1,7 +1,7 @@
 """Planted mistakes of lesson 13, in the form that `tests.mistakes` tells."""
 
 cut_linear = """
-wrong | cuts the weight along the other dimension, as if it were stored as [in, out] | the shape in result[0] is (4, 1)
+wrong | cuts the weight along the other dimension, as if it were stored as [in, out] | the shape in result[0] is (2, 1)
     -         return weight.tensor_split(size, dim=1)[place].clone(), bias.clone()
     -     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
     +         return weight.tensor_split(size, dim=0)[place].clone(), bias.clone()
@@ -13,6 +13,8 @@ wrong | takes the part of its rank in the world, of so many | take those of `gro
 wrong | deals the outputs out in turn | on rank 0 element [1, 0] in result[0] is 31
     -     return weight.tensor_split(size, dim=0)[place].clone(), bias.tensor_split(size)[place].clone()
     +     return weight[place::size].clone(), bias[place::size].clone()
+wrong | cuts with autograd, and returns a part with a graph | The weight that comes back still has a graph
+    weight, bias = linear.weight.detach(), linear.bias.detach() → weight, bias = linear.weight, linear.bias
 wrong | returns a view of the whole weight | Return a clone
     weight.tensor_split(size, dim=0)[place].clone() → weight.tensor_split(size, dim=0)[place]
 not as asked | asks the other ranks for what it holds | Rank 0 makes 1 call that communicates, dist.broadcast
@@ -29,7 +31,7 @@ wrong | gathers in the backward pass | The backward pass calls all_gather
     +             return torch.cat(pieces)[: len(dx)]
 wrong | leaves the gradient as this rank has it | The backward pass communicates nothing
     dist.all_reduce(dx, group=group) →
-wrong | adds up in place, in a tensor that belongs to others as well | result['gradient of what was added'] is -0.1
+wrong | adds up in place, in a tensor that belongs to others as well | Add up in a copy of `dy`
     dy.clone(memory_format=torch.contiguous_format) → dy
 wrong | adds up in the forward pass, where all have the same | The forward pass calls all_reduce
     -             return x.view_as(x)
@@ -65,7 +67,7 @@ not as asked | gathers all parts on every rank and adds them up there | all_redu
 """
 
 parallel_mlp = """
-wrong | forgets f | on rank 0 element [0, 0] in result['gradient of x'] is -0.135 | f(x) → x
+wrong | forgets f | if the function leaves out f: each rank has only its own columns' share | f(x) → x
 wrong | forgets g | on rank 0 element [0, 0] in result['y'] is 0.122
     g(torch.nn.functional.linear(hidden, weight)) → torch.nn.functional.linear(hidden, weight)
 wrong | adds the bias on every rank before the sum: N times | narrow's bias is in the result

@@ -24,6 +24,9 @@ wrong | gathers without a Function | No gradient flows back
         parts = [torch.empty_like(x) for _ in range(world_size)]
         dist.all_gather(parts, x.detach())
         return torch.cat(parts, dim=1)
+wrong | takes the differentiable all-gather of comms | The function calls comms.all_gather
+    def gather_sequence(x):
+        return torch.cat(comms.all_gather(x), 1)
 wrong | takes the mean of the gradients | divides by the number of ranks | return dx → return dx / world_size
 wrong | lays the parts one behind the other | if the function puts the parts behind one another in memory
     torch.cat(parts, dim=1) → torch.cat(parts).view(len(x), -1, x.shape[-1])
