@@ -32,7 +32,7 @@ def _kept_equal(xs: Sequence[Any], steps: int = 1, frozen: bool = False) -> list
 
 
 def _counting(n: int) -> list[Any]:
-    return [([x[:2]], [x[2:3]], [x[3:]]) for x in counting(n, 5)]
+    return [([x[:1]], [x[1:2]], [x[2:]]) for x in counting(n, 3)]
 
 
 def _copies(n: int) -> list[Case]:
@@ -56,8 +56,8 @@ def _copies(n: int) -> list[Case]:
     ]
 
 
-def _named(out, everyone, passes=1):
-    """Name the usual mistakes in gradients that should be the means of everyone's; in pass k they are k times those."""
+def _named(out, everyone, passes=1, more=None):
+    """Name the usual mistakes, and `more`, in gradients that should be the means; in pass k they are k times those."""
     sums = [sum(same) for same in zip(*everyone)]
 
     def each(gradients, divisor=1):
@@ -65,8 +65,10 @@ def _named(out, everyone, passes=1):
 
     slips = {
         "adds up and does not divide by the number of ranks": each(sums),
-        "leaves this rank's own gradients as they are": each(everyone[rank]),
+        "leaves this rank's own gradients as they are. Did you assign to the name? `grad.copy_(…)` writes into the "
+        "tensor": each(everyone[rank]),
         "divides, and does not add up": each(everyone[rank], world_size),
+        **{why: each(gives, world_size) for why, gives in (more or {}).items()},
     }
     name_it(out, each(sums, world_size), slips, "gradients")
 
@@ -164,9 +166,9 @@ def _ready(n: int) -> list[Case]:
         grads = [([rng.integers(-50, 51, s).astype(dtype) for s in shapes],) for _ in range(n)]
         return Case(grads, about, {"cap": cap})
 
-    readable = [([x[:2], x[2:3], x[3:]],) for x in counting(n, 6)]
+    readable = [([x[:1], x[1:3], x[3:]],) for x in counting(n, 4)]
     return [
-        Case(readable, "three gradients, two buckets of 12 bytes", {"cap": 12}),
+        Case(readable, "three gradients, two buckets", {"cap": 12}),
         case([(2,), (2,), (2,), (2,)], 16, "four gradients of 8 bytes, 16 a bucket", 1),
         case([(1,), (5,), (2, 2), (1,)], 16, "a gradient that overshoots", 2),
         case([(3,), (2,)], 1, "every gradient fills a bucket", 3),
@@ -205,8 +207,10 @@ def average_in_buckets(grads, cap):
     `grads` are the gradients of this rank, in the order in which they became ready; shapes, order and dtype are the
     same on all ranks. The cell already puts them into buckets in this order: a bucket takes gradients until it holds
     `cap` bytes **or more**. Replace each gradient by its **mean over the ranks**, in place, with **one** all-reduce per
-    bucket. The function returns the bytes of each bucket. (The picture shows three gradients in two buckets of 12 bytes
-    each.)
+    bucket. The function returns the bytes of each bucket.
+
+    In the picture, `cap` is 12. The first two gradients, of 4 and 8 bytes, fill a bucket; the third one, of 4 bytes,
+    has a bucket of its own. On the right are the means, and then the bytes of the two buckets.
     Hint: Several gradients in **one** call: what do you have to make of them first?
     Hint: `torch.cat` of the flattened gradients is one tensor. After the all-reduce it has to be taken apart again:
     `flat.split([…])` takes the lengths.
@@ -254,7 +258,10 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     left_backward = [os.path.join(folder, str(r)) for r in range(world_size)]
 
     everyone, half = everyones(xs), len(xs) // 2
-    order = [*range(half, len(xs)), *range(half)] if turned and rank % 2 else list(range(len(xs)))
+    orders = [
+        [*range(half, len(xs)), *range(half)] if turned and r % 2 else [*range(len(xs))] for r in range(world_size)
+    ]
+    order = orders[rank]
     ps = [torch.nn.Parameter(torch.zeros_like(x)) for x in xs]
     finish = fn([[ps[i] for i in bucket] for bucket in layout])
     assert callable(finish), "it returns no function: return `finish` itself, and do not call it"
@@ -281,9 +288,11 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     assert not stuck, f"rank {stuck[0]} waits for this rank inside its backward pass: it should wait in finish()"
     full = next(k for k, bucket in enumerate(layout) if order[-1] in bucket) if order == sorted(order) else 0
     said = f"{full} bucket{'s were' if full > 1 else ' was'} full before the last gradient came"
-    late = f" in pass {left.index(min(left)) + 1}" if passes > 1 else ""
-    assert all(n >= full for n in left), f"{said}{late}, and {min(left)} had left"
-    _named(out, everyone, passes)
+    early, few = left.index(min(left)), min(left) or "none"
+    anew = ". This happens if finish() does not begin anew: the next pass has to count from nothing" if early else ""
+    assert min(left) >= full, f"{said} in pass {early + 1}, and {few} had left{anew}"
+    met = [sum(theirs[its[order.index(i)]] for theirs, its in zip(everyone, orders)) for i in range(len(xs))]
+    _named(out, everyone, passes, {"lets a bucket leave as soon as it is full, though it is not its turn": met})
     return out
 
 
@@ -315,7 +324,8 @@ def overlapped(buckets):
     Hint: In `finish`: `work.wait()`, split the tensor, copy the parts divided by `world_size` into the gradients. Then
     clear `there` and `left`.
     Afterwards: DDP does the same in C++, and its buckets leave in the order of their numbers for the same reason. So
-    the bucket that is full first should be number 0. How can DDP know beforehand which one that will be?
+    the bucket that is full first should be number 0. How can DDP know beforehand which one that will be? The section
+    "The first backward pass" below answers it.
     """
     # yours
     there, left = set(), []  # parameters whose gradients are there; buckets that have left: (flat, handle)

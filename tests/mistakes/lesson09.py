@@ -2,7 +2,7 @@
 
 data_parallel = """
 wrong | forgets to divide | if the function adds up and does not divide by the number of ranks | p.grad /= world_size →
-wrong | divides a copy | if the function leaves this rank's own gradients as they are
+wrong | divides a copy | leaves this rank's own gradients as they are. Did you assign to the name?
     -         dist.all_reduce(p.grad)
     -         p.grad /= world_size
     +         mean = p.grad / world_size
@@ -11,6 +11,13 @@ wrong | does not broadcast the buffers | if the function leaves this rank's own 
     (*model.parameters(), *model.buffers()) → model.parameters()
 wrong | broadcasts the state_dict | own buffers as they are: broadcast `model.buffers()`, too
     (*model.parameters(), *model.buffers()) → model.state_dict().values()
+wrong | broadcasts parameters that autograd knows, and forgets to divide | adds up and does not divide
+    def data_parallel(model):
+        for tensor in (*model.parameters(), *model.buffers()):
+            dist.broadcast(tensor, 0)
+        for p in model.parameters():
+            if p.requires_grad:
+                p.register_post_accumulate_grad_hook(lambda p: dist.all_reduce(p.grad))
 wrong | leaves the models as they began | if the function leaves this rank's own parameters as they are
     -     for tensor in (*model.parameters(), *model.buffers()):
     -         dist.broadcast(tensor.detach(), src=0)
@@ -29,8 +36,10 @@ average_in_buckets = """
 wrong | forgets to divide | if the function adds up and does not divide by the number of ranks | flat /= world_size →
 wrong | divides first and sends nothing | communicates 0 times for 2 buckets
     -         dist.all_reduce(flat)
-wrong | throws the means away | leaves this rank's own gradients as they are
+wrong | throws the means away | Did you assign to the name? `grad.copy_(…)` writes into the tensor
     grad.copy_(part.view_as(grad)) → part.view_as(grad)
+wrong | assigns the means to the name | Did you assign to the name?
+    grad.copy_(part.view_as(grad)) → grad = part.view_as(grad)
 raises | puts the parts back in another order | Ranks 0, 1: RuntimeError | in zip(bucket, → in zip(bucket[::-1],
 wrong | makes a call for each gradient | communicates 3 times for 2 buckets
     +         for grad in bucket:
@@ -46,7 +55,7 @@ wrong | forgets to divide | if the function adds up and does not divide | part.v
 wrong | waits for each bucket where it leaves | inside its backward pass
                   left.append((flat, dist.all_reduce(flat, async_op=True)))
     +             left[-1][1].wait()
-wrong | lets all buckets leave in finish | 1 bucket was full before the last gradient came, and 0 had left
+wrong | lets all buckets leave in finish | 1 bucket was full before the last gradient came in pass 1, and none had left
     def overlapped(buckets):
         def finish():
             left = []
@@ -59,7 +68,30 @@ wrong | lets all buckets leave in finish | 1 bucket was full before the last gra
                     p.grad.copy_(part.view_as(p) / world_size)
 
         return finish
-wrong | does not begin anew for the next pass | 1 bucket was full before the last gradient came in pass 2
+wrong | lets each bucket leave as soon as it is full | though it is not its turn
+    def overlapped(buckets):
+        there, left = set(), []
+
+        def ready(p):
+            there.add(p)
+            for bucket in buckets:
+                if any(q is p for q in bucket) and there.issuperset(bucket):
+                    flat = torch.cat([q.grad.flatten() for q in bucket])
+                    left.append((bucket, flat, dist.all_reduce(flat, async_op=True)))
+
+        def finish():
+            for bucket, flat, work in left:
+                work.wait()
+                for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                    p.grad.copy_(part.view_as(p) / world_size)
+            there.clear()
+            left.clear()
+
+        for bucket in buckets:
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(ready)
+        return finish
+wrong | does not begin anew for the next pass | in pass 2, and none had left. This happens if finish() does not begin
     -         there.clear()
     -         left.clear()
 raises | takes the first gradient for the whole bucket | Ranks 0, 1: AttributeError
