@@ -12,6 +12,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import normals
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
+from workbook.cards import pictured
 from workbook.harnesses import adam_step
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ def _trained(xs: Sequence[Any]) -> list[Any]:
     ends = np.cumsum([t.size for t in xs[0]])[:-1]
     params = [part.reshape(t.shape) for part, t in zip(np.split(w, ends), xs[0])]
     return [{"gradient of the shard": cut(gradient, n, r), "shard": cut(w, n, r), "params": params} for r in range(n)]
+
+
+def _one_step(xs: Sequence[Any]) -> list[Any]:
+    """Take Adam's first step, which moves each weight by the learning rate, down where its gradient is positive."""
+    n, after = len(xs), xs[0]["weights"] - LR
+    mean = sum(x["p.grad"] for x in xs) / n
+    return [{"shard.grad": cut(mean, n, r), "shard": cut(after, n, r), "weights": after} for r in range(n)]
+
+
+def _before_a_step() -> list[Any]:
+    return [{"weights": np.array([1.0, 2.0]), "p.grad": np.array(grad)} for grad in ([2.0, 5.0], [4.0, 7.0])]
 
 
 def _targets(n: int) -> list[Case]:
@@ -123,10 +135,11 @@ def run_zero1_step(zero1_step, *targets):
 
 @on_shards(
     "Stage 1: each rank updates its shard",
-    _trained,
+    pictured(_trained, _one_step),
     minutes=8,
     difficulty=2,
     inputs=_targets,
+    picture=_before_a_step,
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: TRAINED * 2 * (n - 1) / n * S, rounds=lambda n: 2 * TRAINED),
     harness=run_zero1_step,
@@ -145,8 +158,9 @@ def zero1_step(params, weights, shard, optimizer):
     and counts six. (Give `shard.detach()` to collectives: for `shard`, which requires a gradient, autograd raises an
     error.)
 
-    In the picture, each rank's loss draws the weights towards the numbers on the left. On the right is what each rank
-    holds after three training steps: the last gradient of its shard, the shard itself, and `params`.
+    The picture shows one step of two ranks, with a buffer of two numbers. On the left are `weights`, then this rank's
+    gradients, `p.grad`. On the right are `shard.grad`, `shard` and `weights`. (Adam's first step moves each weight by
+    the learning rate, here 0.1.)
     Hint: You know both collectives from lesson 04: one leaves this rank's part of the sum, the other brings all parts
     together. The optimizer steps in between.
     Hint: `shard.grad = torch.empty_like(shard)` makes room; `dist.reduce_scatter_single(shard.grad, gradient)` fills it
@@ -176,6 +190,15 @@ def _shed(xs: Sequence[Any]) -> list[Any]:
     layers = [_begun_and_wanted(layer) for layer in zip(*[x[0] for x in xs])]
     gradients = [(sum(PASSES) * (begun - wanted)).astype(begun.dtype) for begun, wanted in layers]
     return [[cut(gradient, len(xs), r) for gradient in gradients] for r in range(len(xs))]
+
+
+def _one_pass(xs: Sequence[Any]) -> list[Any]:
+    n, means = len(xs), {name: sum(x[name] for x in xs) / len(xs) for name in xs[0]}
+    return [{name: cut(mean, n, r) for name, mean in means.items()} for r in range(n)]
+
+
+def _before_a_pass() -> list[Any]:
+    return [{f"layer {i}": np.array([first, first + 1.0]) for i, first in enumerate((r, 10 + r))} for r in (2, 4)]
 
 
 def _three_layers(n: int) -> list[Case]:
@@ -211,11 +234,14 @@ def run_shed_gradients(shed_gradients, layers):
             lambda _: most.append(sum(q.grad.numel() for q in every if q.grad is not None))
         )
     enough = max(sum(p.numel() for p in params) for params in models)
-    for weight in PASSES:
+    for nth, weight in enumerate(PASSES, 1):
         losses = [((p - t) ** 2).sum() for params, ts in zip(models, layers) for p, t in zip(params, ts)]
         (weight * sum(losses) / 2).backward()
         left = sum(p.grad is not None for p in every)
-        assert not left, f"{left} of {len(every)} parameters still have a whole gradient after the backward pass."
+        assert not left, (
+            f"{left} of {len(every)} parameters still have a whole gradient after backward pass {nth} of {len(PASSES)}."
+            f"{' What counts the gradients that have come has to begin anew in each pass.' * (nth > 1)}"
+        )
         assert max(most) <= enough, (
             f"{max(most)} numbers of whole gradients are alive at once, and the largest layer has {enough}."
         )
@@ -238,10 +264,11 @@ def run_shed_gradients(shed_gradients, layers):
 
 @on_shards(
     "Stage 2: let the gradients go as they come",
-    _shed,
+    pictured(_shed, _one_pass),
     minutes=8,
     difficulty=2,
     inputs=_three_layers,
+    picture=_before_a_pass,
     promises=(Calls(6),),
     least=Least(sent=lambda n, S: 2 * (n - 1) / n * S, rounds=lambda n: 6),
     counts_memory=False,
@@ -259,8 +286,9 @@ def shed_gradients(params, shard):
     `len(shard)` times `world_size` is at least as long as the layer's parameters together: fill up with zeros. Return
     nothing.
 
-    In the picture, each rank's loss draws the weights of three layers towards the numbers on the left. On the right are
-    the three `shard.grad` after two micro-batches, which take six collectives.
+    The picture shows one backward pass of two ranks. On the left are each rank's gradients of two layers, each of two
+    numbers; on the right are the layers' `shard.grad`. The check goes back through three layers twice, which takes six
+    collectives.
     Hint: `arrived` runs once for each parameter, and the last time all of them have a gradient: `any(p.grad is None for
     p in params)` says whether some are missing.
     Hint: Then the same as in stage 1: one flat gradient with zeros at the end, a reduce-scatter, the division.

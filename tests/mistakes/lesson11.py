@@ -31,6 +31,8 @@ wrong | gathers before the optimizer steps | the part of rank 1 in `weights` is 
     -     optimizer.step()
           dist.all_gather_single(weights, shard.detach())
     +     optimizer.step()
+raises | gives the shard itself to the all-gather | Autograd watches this tensor: pass `x.detach()`
+    dist.all_gather_single(weights, shard.detach()) → dist.all_gather_single(weights, shard)
 wrong | never waits for the weights | started all_gather_single (line 12) and never waited for it
     -     dist.all_gather_single(weights, shard.detach())
     +     import time
@@ -77,7 +79,12 @@ wrong | keeps the last micro-batch's gradient | and does not add to what is ther
 wrong | forgets the division | if the function adds up and does not divide
     -         shard.grad = mine / world_size if shard.grad is None else shard.grad + mine / world_size
     +         shard.grad = mine if shard.grad is None else shard.grad + mine
-wrong | keeps the whole gradients | still have a whole gradient
+wrong | counts on from one backward pass to the next | after backward pass 2 of 2. What counts the gradients
+    -         if any(p.grad is None for p in params):
+    +         arrived.came = getattr(arrived, "came", 0) + 1
+    +         if arrived.came != len(params):
+                  return
+wrong | keeps the whole gradients | still have a whole gradient after backward pass 1 of 2
     -         for p in params:
     -             p.grad = None
 raises | does not wait for the layer's other gradients | Ranks 0, 1: AttributeError
