@@ -99,6 +99,17 @@ def _go_to(directory: str) -> None:
         os.chdir(directory)
 
 
+def _in_one_line(message: Warning | str, category: type[Warning], *place: Any) -> str:
+    """Write a warning as Python does; what torch says in a paragraph to most beginners, in one line."""
+    said = next((says for part, says in PLAINLY.items() if part in str(message)), "")
+    return f"torch warned that {said}.\n" if said else _as_python(message, category, *place)
+
+
+_as_python = warnings.formatwarning
+PLAINLY = {
+    "an autograd kernel was not registered": "autograd does not follow this call: pass p.data, or x.detach()",
+    "of a Tensor that is not a leaf": ".grad stays None on a tensor that was computed from others",
+}
 KEPT = object()  # a setting that stays as it is found
 # That torch will call a function by another name is nothing that the learner's function prints.
 QUIET = [("ignore", None, FutureWarning, None, 0), *warnings.filters]
@@ -124,6 +135,7 @@ SETTINGS: tuple[Setting, ...] = (
     (lambda: dict(os.environ), lambda said: _refill(os.environ, said), KEPT),
     (_directory, _go_to, KEPT),
     (lambda: list(warnings.filters), lambda said: warnings.filters.__setitem__(slice(None), said), QUIET),  # type: ignore[index]
+    (lambda: warnings.formatwarning, lambda said: setattr(warnings, "formatwarning", said), _in_one_line),
     (sys.gettrace, sys.settrace, KEPT),
     (sys.getprofile, sys.setprofile, KEPT),
     (sys.getrecursionlimit, sys.setrecursionlimit, KEPT),

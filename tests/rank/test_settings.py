@@ -128,3 +128,11 @@ def test_names_that_torch_will_change_are_not_told_and_the_functions_own_warning
         warnings.warn("another name", FutureWarning, stacklevel=1)
         warnings.warn("look here", UserWarning, stacklevel=1)
     assert [str(w.message) for w in recwarn.list] == ["look here"]
+
+
+def test_what_torch_warns_of_in_a_paragraph_takes_one_line():
+    says = "c10d::broadcast_: an autograd kernel was not registered to the Autograd key(s)"
+    with settings.as_new():
+        plainly, as_ever = (warnings.formatwarning(it, UserWarning, "a.py", 1) for it in (says, "look here"))
+    assert plainly == "torch warned that autograd does not follow this call: pass p.data, or x.detach().\n"
+    assert as_ever == "a.py:1: UserWarning: look here\n"
