@@ -22,6 +22,12 @@ LACKS = re.compile(
 NOT_A_TENSOR = re.compile(
     r"Expected parameter `\w+` of type torch\.Tensor\s+but got <class '(int|float|bool|list|tuple)'>"
 )
+DTYPES = re.compile(  # three ways in which torch says that the tensors of a call have two dtypes
+    r"dtype\(\) == .*\((\w+) vs\. (\w+)\)|\(dtype=(\w+),.* got \w+\(dtype=(\w+),"
+    r"|different dtypes\s*Found torch\.(\w+) and\s+torch\.(\w+)"
+)
+IN_C = {"float": "float32", "double": "float64", "int": "int32", "long": "int64"}  # what C++ calls a dtype
+WATCHED = "is being modified inplace|requires grad is being used in an in-place operation"
 MEMORY = "can't allocate memory"  # what torch says on a CPU, in a RuntimeError
 MARKED = re.compile(r"^ *-+> *(\d+) (.*)$", re.MULTILINE)  # the line that raised, as IPython marks it
 FUNCTIONS = {name for primitive in PRIMITIVES.values() for function in primitive.functions for name in function.names}
@@ -109,6 +115,12 @@ def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterat
             yield "write a reduction in capitals, such as dist.ReduceOp.SUM"
     elif found := NOT_A_TENSOR.search(what):
         yield f"torch.distributed moves tensors: put the {found[1]} into one, as in torch.tensor([1.0, 2.0])"
+    elif found := DTYPES.search(what):
+        one, other = (IN_C.get(name, name) for name in found.groups() if name)
+        made = "`torch.empty_like(x)` makes room in the dtype of x, and so does `dtype=x.dtype`"
+        yield f"one tensor of this call is {one}, and another {other}: {made}"
+    elif re.search(WATCHED, what):
+        yield "autograd watches this tensor: pass `x.detach()`, which has the same memory and no gradient"
     elif "ReduceOp" in what and "incompatible function arguments" in what:
         yield "op takes one of torch's reductions: op=dist.ReduceOp.SUM, or MAX, MIN, PRODUCT"
     elif "%flow" in what or "%wire" in what or "%late" in what:

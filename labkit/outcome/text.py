@@ -108,6 +108,7 @@ def shorten(evalue: str) -> str:
     )[0]
     more = f" … ({len(evalue):,} characters)" if len(text) == LONG < len(evalue) else ""
     text = re.sub(r"\[?(?<![\w./+-])[\w./+-]*/[\w./+-]+\.(?:cc|cpp|cu|cuh|h|hpp):\d+\]?,?\s*", "", text)
+    text = re.sub(r"^\[rank\d+\]:\[\w+ [\d:.]+ [\w.]+:\d+\] ", "", text)  # torch's log has the rank and the time
     text = re.sub(r"^NCCL error in:\s*", "NCCL error: ", text)
     text = re.sub(r"\s*Last error:\s*\Z", "", text)  # NCCL has one for some failures only
     text = re.sub(r"\s*\[[\w.:%]+\]:\d+|\s*\b\d{1,3}(?:\.\d{1,3}){3}:\d+", "", text)

@@ -147,3 +147,23 @@ def test_a_rank_that_was_started_anew_may_have_lost_the_name():
     assert advice(outcome, {1}, (), here) == [
         "rank 1 was started anew and may have lost x: run the cell that makes it again"
     ]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        "Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() (float vs. double).",
+        "invalid tensor type at index 0 (expected TensorOptions(dtype=float, device=cpu), "
+        "got TensorOptions(dtype=double, device=cpu))",
+        "Invalid usage of tensors with different dtypesFound torch.float32 and  torch.float64",
+    ],
+)
+def test_tensors_of_two_dtypes_in_one_call_are_told_apart(says: str):
+    (told,) = of("RuntimeError", says, "dist.all_gather_single(new, x)", marked=1)
+    assert told.startswith("one tensor of this call is float32, and another float64: `torch.empty_like(x)` makes room")
+
+
+def test_a_tensor_that_autograd_watches_is_to_be_detached():
+    says = "A view was created in no_grad mode and is being modified inplace with grad mode enabled."
+    (told,) = of("RuntimeError", says, "dist.all_gather_single(new, x)", marked=1)
+    assert "`x.detach()`" in told

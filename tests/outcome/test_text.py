@@ -176,6 +176,7 @@ def test_objects_that_differ_only_in_their_address_make_one_cause():
         (f"[{GLOO}/unbound_buffer.cc:78] Timed out waiting 2000ms", "Timed out waiting 2000ms"),
         ("[../gloo/tcp/pair.cc:5] writev [::1]:4242: Broken pipe", "Broken pipe"),
         ("invalid syntax (2060576046.py, line 1)", "invalid syntax (line 1)"),
+        ("[rank1]:[F1129 15:03:48.57 ProcessGroupGloo.cpp:1536] Check failed: a == b", "Check failed: a == b"),
         ("division by zero", "division by zero"),
         ("rank 2 holds [3] and 0xff.", "rank 2 holds [3] and 0xff."),
     ],
