@@ -14,7 +14,7 @@ from labkit.theory import collectives
 from labkit.theory.primitives import MESSAGES, OBJECTS
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import comms, device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import comms, device, dist, everyones, name_it, rank, torch, world_size
 
 
 def _stepped(xs: Sequence[Any], lr: float) -> list[Any]:
@@ -36,6 +36,18 @@ def _weights_and_gradients(n: int) -> list[Case]:
     ]
 
 
+def run_sharded_step(sharded_step, weights, gradient, lr):
+    """Take the step, and name what a gradient that is not the average gives."""
+    new = sharded_step(weights, gradient, lr=lr)
+    total = sum(everyones(gradient))
+    slips = {
+        "adds up and does not divide by the number of ranks": weights - lr * total,
+        "takes this rank's own gradient for the average": weights - lr * gradient,
+    }
+    name_it(new, weights - lr * total / world_size, slips)
+    return new
+
+
 @exercise(
     "One step, a part from each rank",
     _stepped,
@@ -45,6 +57,7 @@ def _weights_and_gradients(n: int) -> list[Case]:
     forbids=("all_reduce", "reduce", "gather", *MESSAGES, *OBJECTS),
     promises=(Once(("reduce_scatter", "all_gather")),),
     keeps_input=True,
+    harness=run_sharded_step,
     # S: the weights and as large a gradient.
     least=Least(sent=lambda n, S: (n - 1) / n * S, rounds=lambda n: 2, memory=lambda n, S: S / 2),
 )

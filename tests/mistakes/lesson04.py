@@ -1,7 +1,10 @@
 """Planted mistakes of lesson 04, in the form that `tests.mistakes` tells."""
 
 sharded_step = """
-wrong | forgets the division | on ranks 0, 1 element 0 is 90 | lr * mine / world_size → lr * mine
+wrong | forgets the division | is 90, and should be 95. You get this if the function adds up and does not divide
+    lr * mine / world_size → lr * mine
+raises | makes room of float32, whatever the dtype | is float32, and another float64: `torch.empty_like(x)` makes room
+    torch.empty_like(gradient[:size]) → torch.empty(size)
 wrong | updates the first part on every rank | on ranks 0, 1 element 3 is 34
     weights[rank * size : (rank + 1) * size] → weights[:size]
 forbidden | gives every rank the whole total | It calls dist.all_reduce
