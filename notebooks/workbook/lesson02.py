@@ -23,8 +23,7 @@ by_messages = partial(exercise, forbids=("collectives",))
 
 def _two_weights(xs: Sequence[Any]) -> list[Any]:
     (w0, x), (w1, _) = xs[0], xs[1]
-    hidden = np.tanh(w0 * x)
-    return [w1 * (1 - hidden**2) * x, hidden, *[ANY] * (len(xs) - 2)]
+    return [w1 * x, w0 * x, *[ANY] * (len(xs) - 2)]
 
 
 def _two_stages(n: int) -> list[Case]:
@@ -32,8 +31,8 @@ def _two_stages(n: int) -> list[Case]:
 
     def case(size: int, about: str, seed: int) -> Case:
         rng = np.random.default_rng([seed, n])
-        rows = [rng.integers(-8, 9, (2, size)) / 8 for _ in range(n)]
-        rows[1][1] = np.tanh(rows[0][0] * rows[0][1])
+        rows = [rng.integers(2, 6, (2, size)).astype(float) for _ in range(n)]
+        rows[1][1] = rows[0][0] * rows[0][1]
         return Case([tuple(row) for row in rows], about)
 
     return [case(3, "", 0), case(1, "one element", 1), case(40, "40 elements", 2)]
@@ -42,7 +41,7 @@ def _two_stages(n: int) -> list[Case]:
 def run_gradient_back(gradient_back, weight, x):
     """Stop a backward pass of two stages on rank 1, and collect the weights' gradients after the function."""
     weight.requires_grad_()
-    hidden = torch.tanh(weight * x) if rank == 0 else x.requires_grad_()
+    hidden = weight * x if rank == 0 else x.requires_grad_()
     if rank == 1:
         (weight * hidden).sum().backward()
     gradient_back(hidden)
@@ -66,11 +65,12 @@ def gradient_back(hidden):
     Finish the backward pass that stopped on rank 1. On rank 1, `hidden` is the tensor that was received, and after
     `loss.backward()` its gradient is in `hidden.grad`. On rank 0, `hidden` is the tensor that was sent, with the graph
     of rank 0's stage still behind it: `hidden.backward(g)` continues there, where `g` is the gradient of the loss with
-    respect to `hidden`. Afterwards rank 0's parameters have their gradients. In the check, the other ranks call the
-    function too and do nothing. Return nothing.
+    respect to `hidden`. Afterwards rank 0's parameters have their gradients. In the check, all ranks call the function:
+    ranks 2 and up must return at once. Return nothing.
 
-    The check gives both ranks a stage with one `weight`. In the picture, **before** shows the weight and the input of
-    that stage, **after** the gradient of the weight.
+    The check gives each of the two ranks a stage, a part of the model: it multiplies its input by one `weight`. The
+    loss is the sum of what rank 1's stage returns. In the picture, **before** shows the weight and the input of the
+    stage, **after** the gradient of the weight.
     Hint: Which rank has the numbers that the other one needs? That rank sends; the other makes room and receives.
     Hint: The gradient has the shape of `hidden`, so `torch.empty_like(hidden)` makes room for it.
     Afterwards: Activations forward, gradients back: pipeline parallelism sends nothing else. The exercise `pipeline`

@@ -2,7 +2,12 @@
 
 gradient_back = """
 wrong | receives the gradient and leaves it there | on rank 0 None comes back | hidden.backward(gradient) →
-wrong | sends the activations back | on rank 0 element 0 is 0.0575 | dist.send(hidden.grad, → dist.send(hidden.detach(),
+wrong | sends the activations back | on rank 0 element 0 is | dist.send(hidden.grad, → dist.send(hidden.detach(),
+raises | receives into a gradient that is not there | Rank 0: TypeError
+    -         gradient = torch.empty_like(hidden)
+    -         dist.recv(gradient, src=1)
+    -         hidden.backward(gradient)
+    +         dist.recv(hidden.grad, src=1)
 raises | lets every rank but rank 0 send | Rank 2: TypeError | if rank == 1: → if rank != 0:
 deadlock | has both of them wait for the other's message | Rank 0 waits for rank 1 to send
     def gradient_back(hidden):
