@@ -20,8 +20,8 @@ KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
     **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
 }  # the others are busy
-LOOK = "margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none; font-family: monospace"
-PRE = f'<pre style="{LOOK}">{{}}</pre>'
+LOOK = "white-space: pre-wrap; word-break: normal; color: inherit; background: none; font-family: monospace"
+PRE = f'<pre style="margin: 0 0 0 1em; {LOOK}">{{}}</pre>'
 
 
 class Waits(Story, Picture):
