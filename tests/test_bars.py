@@ -20,9 +20,9 @@ ZERO1 = [{**DDP, "optimizer": size} for size in (3072, 1024)]
 def test_the_text_has_every_total_and_what_it_is_made_of():
     bars = Bars({"ddp": [DDP, DDP], "zero1": ZERO1}, formula={"ddp": 16384, "zero1": [11264, 9216]})
     assert repr(bars).splitlines() == [
-        "ddp · the formula says 16 KiB a rank",
+        "ddp · the formula says 16 KiB per rank",
         "ranks 0, 1 │ 16 KiB: weights 4 KiB, gradients 4 KiB, optimizer 8 KiB",
-        "zero1 · the formula says 11 KiB and 9 KiB a rank",
+        "zero1 · the formula says 11 KiB and 9 KiB per rank",
         "rank 0 │ 11 KiB: weights 4 KiB, gradients 4 KiB, optimizer 3 KiB",
         "rank 1 │ 9 KiB: weights 4 KiB, gradients 4 KiB, optimizer 1 KiB",
     ]
@@ -32,7 +32,7 @@ def test_the_text_has_every_total_and_what_it_is_made_of():
 def test_the_words_of_the_picture_say_the_same_as_the_text():
     bars = Bars({"ddp": [DDP, DDP], "zero1": ZERO1}, formula={"ddp": 16384})
     assert "zero1: Rank 0: 11 KiB: weights 4 KiB, gradients 4 KiB, optimizer 3 KiB. Rank 1: 9 KiB" in bars.alt
-    assert "ddp · the formula says 16 KiB a rank" in bars._repr_html_()
+    assert "ddp · the formula says 16 KiB per rank" in bars._repr_html_()
     drawn = [word.text for word in pictures.words(bars.svg)]
     for said in ("16 KiB", "11 KiB", "9 KiB", "formula: 16 KiB", "weights", "optimizer", "rank 1", "zero1"):
         assert said in drawn
@@ -94,3 +94,9 @@ def test_ticks_are_few_and_round_and_not_beyond_the_longest_bar(most):
     assert found[0] == 0
     assert 2 <= len(found) <= 7
     assert 0.5 * (most or 1) <= found[-1] <= (most or 1) * (1 + 1e-9)
+
+
+def test_one_bar_stands_for_ranks_that_hold_the_same():
+    alike, apart = (Bars({"held": [{"weights": 4}, {"weights": size}]}).svg for size in (4, 5))
+    assert b">each rank<" in alike and b">rank 1<" not in alike
+    assert b">each rank<" not in apart and b">rank 1<" in apart

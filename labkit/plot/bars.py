@@ -1,4 +1,6 @@
-"""Draw stacked bars of bytes: a block an expression, a bar a rank, a look a kind, all on one scale.
+"""Draw stacked bars of bytes: a block per expression, a bar per rank, a look per kind, all on one scale.
+
+Where all ranks hold the same, one bar stands for all of them.
 
 Colours mean ranks and stand at the foot of a bar; what lies in it is told apart by greys and hatches.
 """
@@ -44,9 +46,19 @@ class Held:
     formula: Sequence[float] | None = None
 
     @property
+    def alike(self) -> bool:
+        """True if all of several ranks hold the same, and should."""
+        return 1 < len(self.bars) == self.bars.count(self.bars[0]) and len(set(self.formula or [0])) == 1
+
+    @property
+    def rows(self) -> int:
+        """The number of bars that are drawn."""
+        return 1 if self.alike else len(self.bars)
+
+    @property
     def height(self) -> float:
         """The height of its title and its bars."""
-        return HEAD + ROW * len(self.bars) + GAP
+        return HEAD + ROW * self.rows + GAP
 
 
 def look(i: int) -> tuple[str, str, str]:
@@ -80,10 +92,13 @@ def draw(blocks: Sequence[Held]) -> Axes:
 def _block(ax: Axes, block: Held, top: float, x: Scale, names: Sequence[str]) -> None:
     """Draw one expression: its title, a bar a rank, and the formula across them."""
     headline(ax, MARGIN, top + HEAD / 2, block.title, 0.55 * WIDE, mono=True)
-    for r, bar in enumerate(block.bars):
+    for r, bar in enumerate(block.bars[: block.rows]):
         y = top + HEAD + ROW * (r + 0.5)
-        chip(ax, 0.6, y, r)
-        write(ax, 0.87, y, f"rank {r}", 9, align="left")
+        if block.alike:
+            write(ax, MARGIN, y, "each rank", 9, align="left")
+        else:
+            chip(ax, 0.6, y, r)
+            write(ax, 0.87, y, f"rank {r}", 9, align="left")
         before = 0.0
         for kind, size in bar.items():
             if size > 0:
@@ -133,7 +148,7 @@ def _formula(ax: Axes, block: Held, top: float, x: Scale) -> None:
     """Draw a dashed line where each bar should end, and its figure above."""
     assert block.formula is not None
     first = top + HEAD
-    for size, run in groupby(enumerate(block.formula), key=lambda rank_and_size: rank_and_size[1]):
+    for size, run in groupby(enumerate(block.formula[: block.rows]), key=lambda rank_and_size: rank_and_size[1]):
         ranks = [r for r, _ in run]
         ends = [first + ROW * ranks[0], first + ROW * (ranks[-1] + 1)]
         ax.plot([x(size)] * 2, ends, color=PAGE, linewidth=2.4, zorder=5)  # or it is lost on the end of a bar

@@ -51,7 +51,7 @@ class Bars(EachRank):
             return name
         sizes = [nbytes(size) for size in self.formula[name]]
         one = len(set(sizes)) == 1
-        return f"{name} · the formula says {sizes[0] if one else listed(sizes)} a rank"
+        return f"{name} · the formula says {sizes[0] if one else listed(sizes)} per rank"
 
     def _drawn(self) -> Any:
         return bars.draw([bars.Held(name, ranks, self.formula.get(name)) for name, ranks in self.bytes.items()])

@@ -23,95 +23,6 @@ def gelu(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return z * below, below + z * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
 
 
-OF_AN_MLP = ("x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias")
-
-
-def gradients_of(names: Sequence[str], y: Any, gradients: Sequence[Any]) -> dict[str, Any]:
-    """Return a result, and the gradients by their names."""
-    return {"y": y, **{f"gradient of {name}": gradient for name, gradient in zip(names, gradients)}}
-
-
-def _mlp(xs: Sequence[Any]) -> list[Any]:
-    n, (x, w1, b1, w2, b2, slope) = len(xs), xs[0]
-    hidden, steep = gelu(x @ w1.T + b1)
-    dz = (slope @ w2) * steep
-    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((dz.T @ x, 0), (dz.sum(0), 0), (slope.T @ hidden, 1))))
-    return [gradients_of(OF_AN_MLP, hidden @ w2.T + b2, (dz @ w1, *mine, slope.sum(0))) for mine in cut]
-
-
-def _mlps(n: int) -> list[Case]:
-    rng = np.random.default_rng([12, 5, n])
-
-    def case(rows: int, wide: int, hidden: int, about: str) -> Case:
-        shapes = ((rows, wide), (hidden, wide), (hidden,), (wide, hidden), (wide,), (rows, wide))
-        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
-
-    return [
-        case(1, 2, n, f"{n} hidden numbers"),
-        case(3, 4, 4 * n, f"{4 * n} hidden numbers"),
-        case(2, 3, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
-    ]
-
-
-def one_bias(y, once, bias):
-    """Raise an AssertionError where every rank has added the bias before the sum; `once` is the right result."""
-    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
-    assert not often, (
-        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
-        "sum, once."
-    )
-
-
-def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
-    """Go through this rank's parts of the layers and back."""
-
-    def alone(w1, b1, w2):
-        y = torch.nn.functional.linear(torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1)), w2, b2)
-        return y, torch.autograd.grad(y, x, slope)[0]
-
-    x.requires_grad_()
-    once, right = alone(w1, b1, w2)
-    w1, b1, w2 = my_parts((w1, 0), (b1, 0), (w2, 1))
-    _, share = alone(w1, b1, w2)
-    leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
-    y = parallel_mlp(x, (w1, b1), (w2, b2), copy_in.function, sum_out.function)
-    one_bias(y, once, b2)
-    y.backward(slope)
-    name_it(x.grad, right, {"leaves out f: each rank has only its own columns' share": share}, "the gradient of x")
-    return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
-
-
-@exercise(
-    "The MLP, in parts",
-    in_words(_mlp, "the MLP of one process, on every rank"),
-    minutes=5,
-    difficulty=2,
-    inputs=_mlps,
-    picture=no_numbers,
-    **both_passes(2),
-    harness=run_parallel_mlp,
-)
-def parallel_mlp(x, widen, narrow, f, g):
-    """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
-
-    `x` is the same on every rank. `widen` is this rank's `(weight, bias)` of the first linear layer, which is
-    column-parallel; `narrow` is its `(weight, bias)` of the second one, which is row-parallel, so its bias is whole.
-    `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)` returns the sum of all ranks' `t` and passes
-    gradients back as they are. Return the whole MLP's result on every rank. All gradients have to be right as well. Two
-    collectives are enough, one in each direction. `torch.nn.functional` has `linear` and `gelu`.
-    Hint: f goes where all ranks have the same numbers and begin to compute different things. g goes where the ranks
-    have parts of a sum that all of them need.
-    Hint: `linear(f(x), *widen)`, then gelu: each rank has its own columns' finished outputs, so gelu needs no other
-    rank.
-    Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
-    Afterwards: Two layers need one all-reduce forward and one backward. The hidden numbers, four times as many as `x`
-    has in this lesson's model, are never in one place.
-    """
-    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
-    weight, bias = narrow
-    return g(torch.nn.functional.linear(hidden, weight)) + bias
-
-
 def shares(q: np.ndarray, k: np.ndarray, first: int = 0) -> np.ndarray:
     """Compute how much of each key each query takes, causally; the queries are those of positions from `first` on."""
     here, there = first + np.arange(q.shape[-2]), np.arange(k.shape[-2])
@@ -241,6 +152,95 @@ def my_heads(qkv, project, heads, group=None):
     mine = torch.arange(width).view(heads, -1).tensor_split(size)[place].flatten()  # the numbers of its heads
     rows = torch.cat([mine, mine + width, mine + 2 * width])
     return qkv.weight.detach()[rows], qkv.bias.detach()[rows], project.weight.detach()[:, mine]
+
+
+OF_AN_MLP = ("x", "widen's weight", "widen's bias", "narrow's weight", "narrow's bias")
+
+
+def gradients_of(names: Sequence[str], y: Any, gradients: Sequence[Any]) -> dict[str, Any]:
+    """Return a result, and the gradients by their names."""
+    return {"y": y, **{f"gradient of {name}": gradient for name, gradient in zip(names, gradients)}}
+
+
+def _mlp(xs: Sequence[Any]) -> list[Any]:
+    n, (x, w1, b1, w2, b2, slope) = len(xs), xs[0]
+    hidden, steep = gelu(x @ w1.T + b1)
+    dz = (slope @ w2) * steep
+    cut = zip(*(np.array_split(t, n, axis) for t, axis in ((dz.T @ x, 0), (dz.sum(0), 0), (slope.T @ hidden, 1))))
+    return [gradients_of(OF_AN_MLP, hidden @ w2.T + b2, (dz @ w1, *mine, slope.sum(0))) for mine in cut]
+
+
+def _mlps(n: int) -> list[Case]:
+    rng = np.random.default_rng([12, 5, n])
+
+    def case(rows: int, wide: int, hidden: int, about: str) -> Case:
+        shapes = ((rows, wide), (hidden, wide), (hidden,), (wide, hidden), (wide,), (rows, wide))
+        return Case([tuple(rng.normal(size=shape) for shape in shapes)] * n, about)
+
+    return [
+        case(1, 2, n, f"{n} hidden numbers"),
+        case(3, 4, 4 * n, f"{4 * n} hidden numbers"),
+        case(2, 3, 2 * n + 1, f"{2 * n + 1} hidden numbers, which {n} does not divide"),
+    ]
+
+
+def one_bias(y, once, bias):
+    """Raise an AssertionError where every rank has added the bias before the sum; `once` is the right result."""
+    often = isinstance(y, torch.Tensor) and y.shape == once.shape and torch.allclose(y, once + (world_size - 1) * bias)
+    assert not often, (
+        f"narrow's bias is in the result {world_size} times: each rank has added it before the sum. Add it after the "
+        "sum, once."
+    )
+
+
+def run_parallel_mlp(parallel_mlp, x, w1, b1, w2, b2, slope):
+    """Go through this rank's parts of the layers and back."""
+
+    def alone(w1, b1, w2):
+        y = torch.nn.functional.linear(torch.nn.functional.gelu(torch.nn.functional.linear(x, w1, b1)), w2, b2)
+        return y, torch.autograd.grad(y, x, slope)[0]
+
+    x.requires_grad_()
+    once, right = alone(w1, b1, w2)
+    w1, b1, w2 = my_parts((w1, 0), (b1, 0), (w2, 1))
+    _, share = alone(w1, b1, w2)
+    leaves = [t.requires_grad_() for t in (x, w1, b1, w2, b2)]
+    y = parallel_mlp(x, (w1, b1), (w2, b2), copy_in.function, sum_out.function)
+    one_bias(y, once, b2)
+    y.backward(slope)
+    name_it(x.grad, right, {"leaves out f: each rank has only its own columns' share": share}, "the gradient of x")
+    return gradients_of(OF_AN_MLP, y.detach(), [t.grad for t in leaves])
+
+
+@exercise(
+    "The MLP, in parts",
+    in_words(_mlp, "the MLP of one process, on every rank"),
+    minutes=5,
+    difficulty=2,
+    inputs=_mlps,
+    picture=no_numbers,
+    **both_passes(2),
+    harness=run_parallel_mlp,
+)
+def parallel_mlp(x, widen, narrow, f, g):
+    """Return narrow(gelu(widen(x))) on every rank, each of which holds a part of both layers.
+
+    `x` is the same on every rank. `widen` is this rank's `(weight, bias)` of the first linear layer, which is
+    column-parallel; `narrow` is its `(weight, bias)` of the second one, which is row-parallel, so its bias is whole.
+    `f(t)` returns `t` and adds up gradients in the backward pass; `g(t)` returns the sum of all ranks' `t` and passes
+    gradients back as they are. Return the whole MLP's result on every rank. All gradients have to be right as well. Two
+    collectives are enough, one in each direction. `torch.nn.functional` has `linear` and `gelu`.
+    Hint: f goes where all ranks have the same numbers and begin to compute different things. g goes where the ranks
+    have parts of a sum that all of them need.
+    Hint: `linear(f(x), *widen)`, then gelu: each rank has its own columns' finished outputs, so gelu needs no other
+    rank.
+    Hint: `g(linear(hidden, weight)) + bias`: the bias comes after the sum, once.
+    Afterwards: Two layers need one all-reduce forward and one backward. The hidden numbers, four times as many as `x`
+    has in this lesson's model, are never in one place.
+    """
+    hidden = torch.nn.functional.gelu(torch.nn.functional.linear(f(x), *widen))
+    weight, bias = narrow
+    return g(torch.nn.functional.linear(hidden, weight)) + bias
 
 
 def _whole(xs: Sequence[Any], dim: int) -> list[Any]:
