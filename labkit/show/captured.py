@@ -17,9 +17,7 @@ from labkit.plot import svg
 from labkit.show import markdown
 
 CODES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")  # what only a terminal understands, such as clear_output() prints
-PRE = (
-    '<pre style="margin: 0; white-space: pre-wrap; word-break: normal; color: inherit; font-family: monospace">{}</pre>'
-)
+PRE = '<pre style="margin: 0; white-space: pre-wrap; color: inherit; font-family: monospace">{}</pre>'
 
 
 @dataclass(frozen=True)

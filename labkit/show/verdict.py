@@ -103,7 +103,7 @@ class Verdict:
         colour = BORDERS[SIGNS.get(self.state, WRONG)]
         lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
         printed = self._finding.printed
-        shown = f"<div>It printed:</div><pre style='word-break: normal'>{escape(printed)}</pre>" if printed else ""
+        shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
         nexts = "".join(map(markdown.html, self._next))
         costs = self._costs._repr_html_() if self._costs else ""
         image = f"<div style='margin-top: 6px'>{svg.img(*self._picture)}</div>" if self._picture else ""

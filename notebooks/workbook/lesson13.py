@@ -91,7 +91,7 @@ def owned_parts(found, linear, kind, group=None):
             assert not still, f"The {name} that comes back is the layer's own. Return a clone."
             assert mine.grad_fn is None, (
                 f"The {name} that comes back still has a graph: autograd remembers that it was cut from the layer, and "
-                "would send gradients back there. Cut `detach()` of the layer's own."
+                f"would send gradients back there. Cut `linear.{name}.detach()`."
             )
     mistake = "takes the rank and the number of ranks of the world: take those of `group`"
     name_it(list(found), list(cut_linear(linear, kind, group)), {mistake: list(cut_linear(linear, kind))})
