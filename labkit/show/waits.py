@@ -20,8 +20,10 @@ KINDS = {
     **dict.fromkeys((Did.FINISHED, Did.LEFT), "done"),
     **dict.fromkeys((Did.DIED, Did.RAISED, Did.NEVER_RAN), "failed"),
 }  # the others are busy
-LOOK = "white-space: pre-wrap; word-break: normal; color: inherit; background: none; font-family: monospace"
-PRE = f'<pre style="margin: 0 0 0 1em; {LOOK}">{{}}</pre>'
+LOOK = "margin: 0 0 0 1em; white-space: pre-wrap; color: inherit; background: none; font-family: monospace"
+PRE = f'<pre style="{LOOK}">{{}}</pre>'
+# JupyterLab breaks lines within words, also those of the error that stands beside the picture.
+WORDS = "<style>.jp-OutputArea-output pre {word-break: normal}</style>"
 
 
 class Waits(Story, Picture):
@@ -98,7 +100,7 @@ class Waits(Story, Picture):
     def _below(self) -> str:
         """The picture, and the lines in which absent ranks are: what stands below the sentence."""
         told = "".join(f"<div>{escape(rs)}:</div>{PRE.format(escape(chr(10).join(ls)))}" for rs, ls in self._told())
-        return super()._repr_html_() + told
+        return super()._repr_html_() + told + WORDS
 
     def display(self) -> None:
         """Show the picture alone, where an error says the sentence."""
