@@ -68,7 +68,7 @@ def run(rounds: int, ranks: int) -> tuple[list[dict[str, Seconds]], list[str]]:
 
 
 def rows(rounds: Sequence[dict[str, Seconds]]) -> list[tuple[str, ...]]:
-    """One row an operation and size, then the ring by hand against Gloo's own all-reduce."""
+    """One row per operation and size, then the ring by hand against Gloo's own all-reduce."""
 
     def of(library: str, what: str) -> list[list[float]]:
         return [r[library].get(what, []) for r in rounds]

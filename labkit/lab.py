@@ -88,7 +88,7 @@ class Lab(Drawing):
         self._engines.guarded = bool(wanted)
 
     def look(self, expression: str) -> Look:
-        """Show the value of an expression on every rank, one row a rank, with what differs marked.
+        """Show the value of an expression on every rank, one row per rank, with what differs marked.
 
         >>> lab.look("x"); lab.look("model.weight.grad")
 

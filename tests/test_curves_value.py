@@ -61,7 +61,7 @@ def test_the_picture_is_the_same_for_equal_values_and_carries_its_words():
     one, other = (Curves({"loss": {0: FALLING, 1: np.array(FALLING)}}, every=5) for _ in range(2))
     assert one.svg == other.svg
     assert one._repr_html_().startswith(
-        '<img alt="Values over steps, a line a rank. loss, ranks 0, 1: one curve: rank 0'
+        '<img alt="Values over steps, a line per rank. loss, ranks 0, 1: one curve: rank 0'
     )
 
 
@@ -100,7 +100,7 @@ def test_another_list_takes_the_place_of_steps_and_is_named_with_its_unit():
         "rank 0 │ 3.00 → 2.25 (3 values, 0.0031 to 0.013 s)\n"
         "rank 1 │ 3.00 → 2.25 (3 values, 0.0031 to 0.013 s)"
     )
-    assert curves.alt.startswith("Values over seconds (s), a line a rank.")
+    assert curves.alt.startswith("Values over seconds (s), a line per rank.")
     said = [word.text for word in words(curves.svg)]
     assert {"seconds (s)", "0.002", "0.014"} <= {*said}
     assert "step" not in said
@@ -220,8 +220,8 @@ def test_lines_of_an_overlay_differ_by_their_dashes_and_have_no_ranks_colour():
 
 @pytest.mark.parametrize("kind", [Curves, Overlay])
 def test_the_axes_say_what_they_are_told_to_in_the_picture_and_in_its_words(kind: type[Curves]):
-    named = kind({"x": {0: FALLING}}, xlabel="training step", ylabel="ms a step")
-    assert "Values (ms a step) over training step, a line" in named.alt
+    named = kind({"x": {0: FALLING}}, xlabel="training step", ylabel="ms per step")
+    assert "Values (ms per step) over training step, a line" in named.alt
     against = kind({"x": {0: [3, 2]}}, 1, {"x": ("sizes", {0: [1, 8]})}, "GPUs", xlabel="ranks")
     assert "Values over ranks (GPUs), a line" in against.alt
     assert len({kind({"x": {0: FALLING}}, **of).svg for of in ({}, {"xlabel": "t"}, {"ylabel": "s"})}) == 3

@@ -1,4 +1,4 @@
-"""`lab.look`: one row a rank, and what differs stands out."""
+"""`lab.look`: one row per rank, and what differs stands out."""
 
 from html.parser import HTMLParser
 

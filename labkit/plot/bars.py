@@ -90,7 +90,7 @@ def draw(blocks: Sequence[Held]) -> Axes:
 
 
 def _block(ax: Axes, block: Held, top: float, x: Scale, names: Sequence[str]) -> None:
-    """Draw one expression: its title, a bar a rank, and the formula across them."""
+    """Draw one expression: its title, a bar per rank, and the formula across them."""
     headline(ax, MARGIN, top + HEAD / 2, block.title, 0.55 * WIDE, mono=True)
     for r, bar in enumerate(block.bars[: block.rows]):
         y = top + HEAD + ROW * (r + 0.5)

@@ -1,4 +1,4 @@
-"""Draw values over steps, or over time, a line a rank, panels side by side on one scale.
+"""Draw values over steps, or over time, a line per rank, panels side by side on one scale.
 
 A line has its rank's colour and mark. Where lines lie upon one another their marks take turns, so all can be seen.
 """

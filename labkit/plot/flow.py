@@ -1,4 +1,4 @@
-"""Draw before → after, one row a rank: every tile coloured and labelled by the ranks that it came from.
+"""Draw before → after, one row per rank: every tile coloured and labelled by the ranks that it came from.
 
 An arrow says that numbers depend on others. From row to row it stands for all the tiles of both; from or to some of
 them it leaves its row over these tiles and comes to the other one from under them, in a lane of its own.

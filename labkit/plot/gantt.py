@@ -1,4 +1,4 @@
-"""Draw a Gantt chart of passes: one lane a rank, a box for each pass, and nothing where a rank stands idle."""
+"""Draw a Gantt chart of passes: one lane per rank, a box for each pass, and nothing where a rank stands idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw a space–time diagram: a line a rank, a bar an operation, an arrow a message, hatches where a rank waited."""
+"""Draw a space–time diagram: a line per rank, a bar per operation, an arrow a message, hatches where a rank waited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Arrow = tuple[Place, Place]  # from its tail to its tip
 
 
 def draw(record: Record) -> Axes:
-    """Draw the record's operations over time, a line a rank."""
+    """Draw the record's operations over time, a line per rank."""
     ax = sheet(WIDE, TOP + ROW * record.n + BOTTOM + LINE * len(record.notes))
     ops = [op for mine in record.ops for op in mine]
     x = Scale(1.02 * max([1e-6, *(t for o in ops for t in (o.entered, o.left, o.ended) if t is not None)]), *SIDES)

@@ -1,4 +1,4 @@
-"""Draw times as dots: a row a rank, a dot a repetition, the first one at the row's top; the median is a line.
+"""Draw times as dots: a row per rank, a dot per repetition, the first one at the row's top; the median is a line.
 
 Several lists of times stand one under the other, over one axis.
 """
@@ -65,7 +65,7 @@ def draw(lists: Sequence[Dots], shared: str = "") -> Axes:
 
 
 def _block(ax: Axes, dots: Dots, top: float, x: Callable[[float], float]) -> None:
-    """Draw one list: its title, a row a rank."""
+    """Draw one list: its title, a row per rank."""
     headline(ax, MARGIN, top + HEAD / 2, dots.title, WIDE - 2 * MARGIN, mono=True)
     for r, mine in enumerate(dots.times):
         y = top + HEAD + ROW * (r + 0.5)

@@ -77,7 +77,7 @@ def _enough(first: Sequence[float], group: Any) -> int:
 
 
 def _together(mine: Sequence[tuple[float, float]], calls: int, group: Any) -> Timing:
-    """Gather all ranks' measurements, a row a repetition; `perf_counter` is one clock for all processes of a host."""
+    """Gather all ranks' measurements, a row per repetition; `perf_counter` is one clock for all processes of a host."""
     told: list[Any] = [None] * dist.get_world_size(group)
     gpu = torch.cuda.current_device() if _on_gpu(group) else dist.get_rank()
     dist.all_gather_object(told, (socket.gethostname(), gpu, mine), group=group)

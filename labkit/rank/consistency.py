@@ -1,6 +1,6 @@
 """Let ranks tell one another what they are about to do before they communicate: a mismatch is every rank's error.
 
-Without that it may hang, end an engine or give wrong numbers. It costs one all-gather of 1 KiB a rank.
+Without that it may hang, end an engine or give wrong numbers. It costs one all-gather of 1 KiB per rank.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from labkit.floor.errors import LabError
 
-HEADER = 1024  # bytes a rank in an exchange's first all-gather; few need a second
+HEADER = 1024  # bytes per rank in an exchange's first all-gather; few need a second
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def exchange(x: Any, group: Any = None) -> list[Any]:
     """Return every rank's Python object, in the group's order."""
     data = dumps(x)
     data, room = len(data).to_bytes(8, "big") + data, HEADER
-    # One all-gather of 1 KiB a rank, and a second one where an object needs more than that.
+    # One all-gather of 1 KiB per rank, and a second one where an object needs more than that.
     while True:
         mine = to_tensor(data[:room].ljust(room, b"\0"), group)
         everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]

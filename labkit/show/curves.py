@@ -64,11 +64,11 @@ class Curves(Picture):
             f"{name}, {self._note(name)}: " + "; ".join(f"rank {r} {self._ends(name, r)}" for r in lines)
             for name, lines in self.values.items()
         ]
-        return f"{self.up} over {self.axis(*self.values)}, a line a rank. {'. '.join(told)}."
+        return f"{self.up} over {self.axis(*self.values)}, a line per rank. {'. '.join(told)}."
 
     @property
     def up(self) -> str:
-        """The word for the values: "Values", or "Values (ms a step)"."""
+        """The word for the values: "Values", or "Values (ms per step)"."""
         return "Values" + f" ({self.ylabel})" * bool(self.ylabel)
 
     def axis(self, *names: str) -> str:

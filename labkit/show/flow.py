@@ -29,7 +29,7 @@ COMPARED = 4096  # elements up to which a result is held against what was meant
 
 
 class Flow(Picture):
-    """Before → after, one row a rank; it displays itself as a picture with the same told in words.
+    """Before → after, one row per rank; it displays itself as a picture with the same told in words.
 
     `origins[r]` has an `Origin` for each element of rank r's result, or None where rank r has none or they are
     unknown, and `why` says why; `mistakes` says in words what differs from the primitive that was meant.

@@ -1,4 +1,4 @@
-"""Show an expression on every rank, one row a rank, differences marked, for `lab.look`. No torch, no cluster."""
+"""Show an expression on every rank, one row per rank, differences marked, for `lab.look`. No torch, no cluster."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def after(means: Means, case: Case, wants: Sequence[Any], beside: Sequence[Any] 
 
 
 def sources(means: Means, case: Case, wants: Sequence[Any]) -> list[list[set[tuple[int, int]]]]:
-    """Return the inputs' numbers that each drawn tile of a result depends on, a row a rank; none where unknown."""
+    """Return the inputs' numbers that each drawn tile of a result depends on, a row per rank; none where unknown."""
     origins = tracing.origins(means, case, wants) or []
     return [[set(o.counts) for o in (row or [])[:MOST]] for row in origins]
 

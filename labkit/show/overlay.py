@@ -17,7 +17,7 @@ FINE = 400  # points of a mean at most: more than that a picture does not show
 
 
 class Overlay(Curves):
-    """Lists of numbers from the ranks, one line an expression: where ranks differ their mean, with what lies between.
+    """Lists of numbers from the ranks, one line per expression: where ranks differ their mean, with what lies between.
 
     The mean is over the same place on the axis, where a rank's line lies between two of its values. It begins where all
     ranks have begun; a rank that has no more values counts with its last one.
@@ -43,7 +43,7 @@ class Overlay(Curves):
     @property
     def alt(self) -> str:
         told = [f"{name}: {self._told(name)}" for name in self.values]
-        return f"{self.up} over {self._axis}, a line an expression. {'. '.join(told)}."
+        return f"{self.up} over {self._axis}, a line per expression. {'. '.join(told)}."
 
     @property
     def _axis(self) -> str:

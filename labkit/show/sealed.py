@@ -32,7 +32,7 @@ SMALL = "font-size: 10px; font-weight: normal"
 class SealedFlow(Box):
     """A flow before the learner knows how it ends: fill in what every rank holds, then compare it with the ranks.
 
-    Without a mouse: `sealed.fill([[6, 10], [6, 10]])`, one row a rank; `...` leaves a tile, or a whole row, empty.
+    Without a mouse: `sealed.fill([[6, 10], [6, 10]])`, one row per rank; `...` leaves a tile, or a whole row, empty.
 
     The cell has run, and nothing here asks the ranks again. `flow` is what would have been shown without `--predict`.
     """

@@ -1,4 +1,4 @@
-"""Write tables that read well in JupyterLab, light or dark, trusted or not; and the lab's own, one row a rank.
+"""Write tables that read well in JupyterLab, light or dark, trusted or not; and the lab's own, one row per rank.
 
 An untrusted notebook keeps `class`, `title`, `scope` and plain inline styles; it loses `<style>`, CSS
 variables and ARIA. So colours are left to the theme, and emphasis uses weight, lines and signs.

@@ -114,7 +114,7 @@ class Verdict:
 
     @property
     def _rows(self) -> list[str]:
-        """The results and what they should have been, in text, a line a rank."""
+        """The results and what they should have been, in text, a line per rank."""
         f = self._finding
         if f.state != "wrong" or not f.outs or f.case is None:
             return []

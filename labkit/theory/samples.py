@@ -32,7 +32,7 @@ class Timing:
 
     @property
     def median(self) -> float:
-        """The median repetition, in seconds a call."""
+        """The median repetition, in seconds per call."""
         return self.quantile(0.5)
 
     @property
@@ -52,7 +52,7 @@ class Timing:
 
     @property
     def transfer(self) -> float:
-        """The time from the last rank's start to the last one's end, in seconds a call: what no waiting explains."""
+        """The time from the last rank's start to the last one's end, in seconds per call: what no waiting explains."""
         times = []
         for i, took in enumerate(self.samples):
             begun = self.arrivals[i] if self.arrivals else (0.0,) * len(took)
@@ -61,7 +61,7 @@ class Timing:
         return float(np.median(times))
 
     def quantile(self, q: float) -> float:
-        """Return the time that a share q of the repetitions stayed within, in seconds a call."""
+        """Return the time that a share q of the repetitions stayed within, in seconds per call."""
         return float(np.quantile(self.slowest, q))
 
     def and_(self, later: Timing) -> Timing:

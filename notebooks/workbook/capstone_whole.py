@@ -428,8 +428,8 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
     **all** GPUs that loses the least time in a training step.
 
     Computing takes `seconds` on every mesh. What is lost comes on top. Tensor parallelism stays within a node and sends
-    370e9 bytes a second; data and pipeline parallelism cross nodes and send 50e9 bytes a second. Add the times up, as
-    if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch is one row of its copy's
+    370e9 bytes per second; data and pipeline parallelism cross nodes and send 50e9 bytes per second. Add the times up,
+    as if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch is one row of its copy's
     share, and (pipe - 1) / micro-batches of `seconds` are idle.
 
     A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides

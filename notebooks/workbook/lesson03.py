@@ -161,8 +161,8 @@ def train_until(step, good):
     Hint: A decision that every rank must follow is one number from rank 0, in **every** step, even when the answer
     is to go on.
     Hint: Write 1.0 or 0.0 into a tensor, broadcast it from rank 0, and let every rank look at what arrived.
-    Afterwards: A control signal: 4 bytes a step. Whatever decides how many collectives a rank calls must be the same on
-    all ranks: a loss, a clock, the end of a data loader, a signal from the scheduler.
+    Afterwards: A control signal: 4 bytes per step. Whatever decides how many collectives a rank calls must be the same
+    on all ranks: a loss, a clock, the end of a data loader, a signal from the scheduler.
     """
     steps = 0
     stop = torch.zeros(1, device=device)

@@ -98,7 +98,7 @@ INNER, DECAY = 0.25, 0.01  # AdamW as torch has it, but for the learning rate
 
 
 def _diloco(xs: Sequence[Any], rounds: int, steps: int, lr: float, momentum: float) -> list[Any]:
-    """Train in one process with a row a rank: AdamW on each, and a step of SGD with Nesterov momentum for all."""
+    """Train in one process with a row per rank: AdamW on each, and a step of SGD with Nesterov momentum for all."""
     goals = np.array([goal for (goal,) in xs])
     anchor, velocity = np.zeros_like(goals[0]), np.zeros_like(goals[0])
     first, second, count = np.zeros_like(goals), np.zeros_like(goals), 0

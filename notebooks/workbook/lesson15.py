@@ -97,7 +97,7 @@ def _on(hosts: Sequence[Sequence[int]], case: Case, **more: Any) -> Case:
 
 def _large(n: int) -> list[Case]:
     """Draw buffers of which the bytes are counted, one for each way to put the ranks on hosts."""
-    return [Case(draws(n, 12 * (LARGE // 12), seed=150 + i), "128 KiB a rank") for i, _ in enumerate(ON[n])]
+    return [Case(draws(n, 12 * (LARGE // 12), seed=150 + i), "128 KiB per rank") for i, _ in enumerate(ON[n])]
 
 
 def _any(n: int) -> list[Case]:

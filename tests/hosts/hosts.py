@@ -196,7 +196,7 @@ class Hosts:
                 _in_network(pid, "tc", "qdisc", verb, "dev", device, "root", *limit)
 
     def limits(self, name: str) -> list[int]:
-        """The shaped rates of a host's link in bytes a second, towards it and from it; empty where there are none."""
+        """The shaped rates of a host's link in bytes per second, towards it and from it; empty where there are none."""
         found = []
         for pid, device in ((self._inner, f"port-{name}"), (self._hosts[name].pid1, "eth0")):
             for rule in json.loads(_in_network(pid, "tc", "-json", "qdisc", "show", "dev", device)):

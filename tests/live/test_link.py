@@ -7,7 +7,7 @@ import pytest
 import labkit
 from labkit.floor.errors import CellError
 
-# What the kernel says of each of this rank's connections: the other end's rank → its rate in bytes a second.
+# What the kernel says of each of this rank's connections: the other end's rank → its rate in bytes per second.
 RATES = """
 import socket
 from labkit.rank import group
@@ -124,7 +124,7 @@ def test_all_reduce_still_adds_up_and_what_crossed_is_counted_on_the_slow_connec
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        ("slow_link(0, [[0, 1], [2, 3]])", "no number of bytes a second"),
+        ("slow_link(0, [[0, 1], [2, 3]])", "no number of bytes per second"),
         ("slow_link(5e6, [[0, 1], [2, 3]], share=0)", "no number of connections"),
         ("slow_link(5e6, [[0, 1], [2]])", "does not have each of the ranks 0 to 3 once"),
         ("slow_link(5e6)", "All ranks are on one host"),

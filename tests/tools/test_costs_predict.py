@@ -61,7 +61,7 @@ def test_with_one_rank_a_node_a_hierarchy_is_what_it_has_between_nodes(op):
 @pytest.mark.parametrize(("nodes", "gpus"), [(2, 4), (8, 8), (20, 72)])
 def test_a_hierarchy_has_the_steps_and_the_bytes_between_nodes_of_the_closed_formula(op, nodes, gpus):
     inside, between = formulas.figures(op, "ring", gpus), formulas.figures(op, "ring", nodes)
-    alike = Cluster("alike", gpus, 1e9, gpus, 10.0, nvlink_latency=1.0, network_latency=1.0)  # 1 µs a step anywhere
+    alike = Cluster("alike", gpus, 1e9, gpus, 10.0, nvlink_latency=1.0, network_latency=1.0)  # 1 µs per step anywhere
     found = times(op, np.array([0, 1e9]), nodes * gpus, alike, ("Simple",))
     latency, moved = found["hierarchical, ring between nodes"]
     assert latency == pytest.approx((inside.steps + between.steps) * 1e-6)

@@ -30,7 +30,7 @@ def test_the_text_has_a_line_for_each_size_and_says_what_was_measured_on_what():
         "976.6 KiB        1.1 ms   990 µs  1.28 ms  909 MB/s  1.36 GB/s      10 GB/s",
         "Fitted T = a + b · S: a = 100 µs, 1/b = 1 GB/s; off by 0 % at most.",
         "S is the whole buffer of one rank; algbw = S / t, busbw = algbw × 2(n-1)/n, "
-        "GB/s = 10⁹ bytes a second (nccl-tests).",
+        "GB/s = 10⁹ bytes per second (nccl-tests).",
         "Every result was checked and is right.",
     ]
 

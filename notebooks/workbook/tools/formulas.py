@@ -33,7 +33,7 @@ class Figures:
     exact: bool = True
 
     def seconds(self, alpha: Any, moving: Any, adding: Any = 0.0) -> Any:
-        """steps·α + serial·S·β + added·S·γ: α in seconds a message; moving is S·β, adding S·γ, both in seconds."""
+        """steps·α + serial·S·β + added·S·γ: α in seconds per message; moving is S·β, adding S·γ, both in seconds."""
         return self.steps * alpha + self.serial * moving + self.added * adding
 
 

@@ -2,7 +2,7 @@
 
 algbw is S / t, and S is nccl-tests' "size", which is not the same buffer for every operation: see `convention`.
 busbw is algbw times a factor of the operation and the number of ranks, chosen so that busbw tells how fast the
-hardware's links were used, whatever the number of ranks. GB/s are 10⁹ bytes a second, β is in seconds a byte.
+hardware's links were used, whatever the number of ranks. GB/s are 10⁹ bytes per second, β is in seconds per byte.
 
 Source: NVIDIA/nccl-tests, doc/PERFORMANCE.md, and the `…GetBw` functions of src/*.cu.
 """

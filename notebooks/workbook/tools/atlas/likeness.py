@@ -208,7 +208,7 @@ def between(rows: Sequence[tuple[int, float]], sizes: Floats) -> Floats:
 
 
 def _as_many_a_node(log: Log, table: Table) -> bool:
-    """Tell whether both have as many GPUs a node, where the log crosses a network and says how many."""
+    """Tell whether both have as many GPUs per node, where the log crosses a network and says how many."""
     per_node = log.n // log.hosts if log.hosts > 1 and not RACK.search(log.gpu) else 0
     return not (per_node and table.cluster) or per_node == table.cluster.gpus_per_node
 

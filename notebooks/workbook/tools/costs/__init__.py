@@ -1,6 +1,6 @@
 """What a collective costs: α-β-γ for each algorithm, NCCL's own model, whole clusters. Neither torch nor a cluster.
 
-    machine    clusters described: GPUs a node, NVLink, rails, network, oversubscription
+    machine    clusters described: GPUs per node, NVLink, rails, network, oversubscription
     nccl       the model by which NCCL itself chooses an algorithm and a protocol
     estimate   how long NCCL really takes: that model's shape, with constants that published tables teach
     calibrate  the same for one's own machine, from a few measured rows; robust: least squares for both

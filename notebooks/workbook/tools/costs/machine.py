@@ -27,8 +27,8 @@ class Cluster:
     nvlink: float  # of one GPU, as NCCL counts it
     rails: int  # NICs of a node
     rail: float  # of one NIC
-    nvlink_latency: float = 3.4  # µs a step, NCCL's ring over NVLink with the Simple protocol
-    network_latency: float = 14.0  # µs a step, NCCL's ring over a network with the Simple protocol
+    nvlink_latency: float = 3.4  # µs per step, NCCL's ring over NVLink with the Simple protocol
+    network_latency: float = 14.0  # µs per step, NCCL's ring over a network with the Simple protocol
     nic_latency: float = 0.0  # µs more, as the network's plugin for NCCL declares it
     oversubscription: float = 1.0  # 2: the switches above the nodes carry half of what the NICs could send
     generation: str = "hopper"

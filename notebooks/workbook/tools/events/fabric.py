@@ -17,7 +17,7 @@ Numbers = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Fabric:
-    """Hosts of `gpus` ranks each; seconds, bytes and bytes a second.
+    """Hosts of `gpus` ranks each; seconds, bytes and bytes per second.
 
     >>> H100S.but(over=4).uplinks
     8
@@ -50,7 +50,7 @@ class Fabric:
 
     def __post_init__(self) -> None:
         if min(self.near, self.far, self.nvlink, self.nic) <= 0:
-            raise LabError("Latencies and rates of a fabric are above zero. Give seconds and bytes a second.")
+            raise LabError("Latencies and rates of a fabric are above zero. Give seconds and bytes per second.")
         if min(self.gpus, self.nics, self.leaf) < 1 or self.gpus % self.nics:
             raise LabError(f"{self.nics} NICs cannot be dealt out to {self.gpus} ranks of a host. Choose a divisor.")
         if self.over < 1:
@@ -126,4 +126,4 @@ class Paths:
     count: int
 
 
-H100S = Fabric()  # `costs.H100`: 8 GPUs and 8 NICs of 400 Gb/s a host
+H100S = Fabric()  # `costs.H100`: 8 GPUs and 8 NICs of 400 Gb/s per host

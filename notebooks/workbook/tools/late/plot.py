@@ -1,4 +1,4 @@
-"""Draw who waits for a late rank and who goes on: a row a call, a column a rank, in words, greys and patterns."""
+"""Draw who waits for a late rank and who goes on: a row per call, a column per rank, in words, greys and patterns."""
 
 from __future__ import annotations
 

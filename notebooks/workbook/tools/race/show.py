@@ -21,7 +21,7 @@ NONE = "–"
 
 @dataclass(frozen=True)
 class Lap:
-    """One contestant at one size: the slowest rank's seconds a call in each repetition, or why they do not count."""
+    """One contestant at one size: the slowest rank's seconds per call in each repetition, or why they do not count."""
 
     samples: tuple[float, ...] = ()
     why: str = ""
@@ -50,7 +50,7 @@ class Race(Picture):
         self.laps[name, size] = Lap(before.samples + lap.samples, before.why or lap.why)
 
     def median(self, name: str, size: int) -> float | None:
-        """Return the median repetition in seconds a call; None where there is none, or where its result was wrong."""
+        """Return the median repetition in seconds per call; None where there is none, or where its result was wrong."""
         lap = self.laps.get((name, size))
         return median(lap.samples) if lap and lap.samples and not lap.why and name not in self.out else None
 

@@ -21,7 +21,7 @@ from labkit.rank import group, recorder, wire
 from labkit.rank.group import Socket
 from labkit.theory import traffic
 
-PACING = 47  # SO_MAX_PACING_RATE (Linux, asm-generic/socket.h), for which Python has no name: bytes a second
+PACING = 47  # SO_MAX_PACING_RATE (Linux, asm-generic/socket.h), for which Python has no name: bytes per second
 UNPACED = 2**32 - 1  # the rate of a connection that is not slowed down
 
 
@@ -29,7 +29,7 @@ UNPACED = 2**32 - 1  # the rate of a connection that is not slowed down
 class Link:
     """How this rank is joined to those of other hosts: their numbers, its connections to them, each one's rate.
 
-    `rate` is in bytes a second, None where nothing slows the connections down.
+    `rate` is in bytes per second, None where nothing slows the connections down.
     """
 
     ranks: tuple[int, ...]
@@ -46,7 +46,7 @@ class Link:
 
 
 def slow_link(rate: float | None, hosts: Sequence[Sequence[int]] | None = None, share: int = 1) -> Link:
-    """Let no connection of this rank to a rank of another host send faster than `rate / share` bytes a second.
+    """Let no connection of this rank to a rank of another host send faster than `rate / share` bytes per second.
 
     >>> slow_link(25e6, [[0, 1], [2, 3]])           # 25 MB/s for each connection between the two
     >>> slow_link(25e6, [[0, 1], [2, 3]], share=2)  # where two of them use the link at once, the same way
@@ -62,7 +62,7 @@ def slow_link(rate: float | None, hosts: Sequence[Sequence[int]] | None = None, 
     outside Linux, and on NCCL, whose data does not go through these connections.
     """
     if rate is not None and (not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 0 < rate < UNPACED):
-        raise LabError(f"rate={rate!r} is no number of bytes a second. Give one such as 25e6, or None for no limit.")
+        raise LabError(f"rate={rate!r} is no number of bytes per second. Give one such as 25e6, or None for no limit.")
     if not isinstance(share, int) or isinstance(share, bool) or share < 1:
         raise LabError(f"share={share!r} is no number of connections. Give 1 or more.")
     if sys.platform != "linux":

@@ -1,6 +1,6 @@
 """A cell as one of MPI's ranks runs it, for `workbook.tools.mpi`: what it printed, or how it ended. No torch.
 
-`mpiexec -n 4 python -m workbook.tools.rank.mpi_cell cell.py` prints one line a rank, when that rank is through: JSON
+`mpiexec -n 4 python -m workbook.tools.rank.mpi_cell cell.py` prints one line per rank, when that rank is through: JSON
 with its number, its text and its error. mpiexec interrupts the other ranks where one ends too early: that is no error
 of theirs.
 """

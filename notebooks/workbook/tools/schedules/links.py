@@ -50,8 +50,8 @@ def loads(schedule: Schedule, hosts: int) -> list[Load]:
 def seconds(schedule: Schedule, nbytes: float, alpha: float, beta: float, hosts: int | None = None) -> float:
     """Return how long the steps take, one after the other: each α, and β for each byte on its busiest link.
 
-    α is in seconds a message, β in seconds a byte. Every rank has a link of its own, both ways at once; with `hosts`
-    every host has one, too, as fast as a rank's, for all that leaves it or comes to it.
+    α is in seconds per message, β in seconds per byte. Every rank has a link of its own, both ways at once; with
+    `hosts` every host has one, too, as fast as a rank's, for all that leaves it or comes to it.
 
     >>> from workbook.tools import schedules
     >>> halving = schedules.halving_doubling("all_reduce", 8)

@@ -1,4 +1,4 @@
-"""A schedule's steps side by side: a row a rank, small cells for its chunks, an arrow for each send; and its trees."""
+"""A schedule's steps side by side: a row per rank, small cells for its chunks, an arrow per send; and its trees."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Numbers = Sequence[float] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Fit:
-    """A line T = `alpha` + `beta` · bytes through measured times: seconds, and seconds a byte.
+    """A line T = `alpha` + `beta` · bytes through measured times: seconds, and seconds per byte.
 
     >>> fit([1e3, 1e6, 1e9], [11e-6, 1.01e-3, 1.00001])
     α = 10 µs, β = 1 ns/byte (1 GB/s); off by 0 % in the median, by 0 % at most
@@ -32,7 +32,7 @@ class Fit:
 
     @property
     def bandwidth(self) -> float:
-        """1 / β in GB/s, 10⁹ bytes a second."""
+        """1 / β in GB/s, 10⁹ bytes per second."""
         return 1e-9 / self.beta if self.beta else float("inf")
 
     @property

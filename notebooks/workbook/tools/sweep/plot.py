@@ -26,7 +26,7 @@ STYLES = ("-", "--", "-.", ":")
 
 @dataclass(frozen=True)
 class Curves:
-    """What is drawn: bytes; seconds (min, median, p90); GB/s; α in seconds and β in seconds a byte."""
+    """What is drawn: bytes; seconds (min, median, p90); GB/s; α in seconds and β in seconds per byte."""
 
     title: str
     sizes: Sequence[float]
@@ -172,7 +172,7 @@ def rate(gbs: float) -> str:
 
 
 def inverse(beta: float, letter: str) -> str:
-    """Say 1 / β in seconds a byte as a bandwidth, by the letter that β has here.
+    """Say 1 / β in seconds per byte as a bandwidth, by the letter that β has here.
 
     >>> inverse(1e-9, "b")
     '1/b = 1 GB/s'

@@ -22,7 +22,7 @@ COLUMNS = ("size", "time, median", "min", "p90", "algbw", "busbw", "memory copy"
 
 @dataclass(frozen=True)
 class Row:
-    """One size: times in seconds a call, bandwidths in GB/s (10⁹ bytes a second); `nbytes` is nccl-tests' S.
+    """One size: times in seconds per call, bandwidths in GB/s (10⁹ bytes per second); `nbytes` is nccl-tests' S.
 
     A barrier has no bytes, and None for all bandwidths. `right` says that the result was checked and was right.
     """
@@ -41,17 +41,17 @@ class Row:
 
     @property
     def median(self) -> float:
-        """The median repetition's slowest rank, in seconds a call."""
+        """The median repetition's slowest rank, in seconds per call."""
         return self.timing.median
 
     @property
     def min(self) -> float:
-        """The fastest repetition's slowest rank, in seconds a call."""
+        """The fastest repetition's slowest rank, in seconds per call."""
         return self.timing.min
 
     @property
     def p90(self) -> float:
-        """A tenth of the repetitions took longer, in seconds a call."""
+        """A tenth of the repetitions took longer, in seconds per call."""
         return self.timing.p90
 
     @property
@@ -74,7 +74,7 @@ class Row:
 class Sweep(Picture):
     """An operation timed over sizes: `rows`, the fitted α and β, and the limit that copying memory sets.
 
-    Times are seconds a call (the median repetition's slowest rank), bandwidths GB/s, that is 10⁹ bytes a second.
+    Times are seconds per call (the median repetition's slowest rank), bandwidths GB/s, that is 10⁹ bytes per second.
     `where` says on what it was measured, `note` why sizes are missing, `right` whether all results were right.
     """
 
@@ -152,7 +152,7 @@ class Sweep(Picture):
             )
         if self.op != "barrier":
             what, factor = timing.convention(self.op)
-            notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes a second (nccl-tests).")
+            notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes per second (nccl-tests).")
         wrong = [nbytes(r.nbytes) for r in self.rows if not r.right]
         notes.append("Every result was checked and is right." if not wrong else f"✗ Wrong results: {', '.join(wrong)}.")
         return notes

@@ -38,7 +38,7 @@ class WhatIf(Box):
     Args:
         op: "all_reduce", "all_gather", "reduce_scatter", "broadcast" or "all_to_all".
         n, nbytes: ranks, and S in bytes as nccl-tests counts it.
-        alpha, beta: seconds a message and seconds a byte.
+        alpha, beta: seconds per message and seconds per byte.
         cluster: "A100", "H100", "H200", "B200", "GB200", "H100 EFA" or another name of `costs.RENTED`, or a `Cluster`,
             in place of one α and β.
 
