@@ -124,11 +124,11 @@ def _checked(
 ) -> StartRequest:
     """Return what was asked for, or say what to ask for instead; a profile gives what is not asked for."""
     if n is not None and (not isinstance(n, int) or isinstance(n, bool) or n < 1):
-        raise LabError(f"n={n!r} is no number of ranks. Choose 1 to {MOST}, such as start(4).")
+        raise LabError(f"n={n!r} is not a number of ranks. Choose 1 to {MOST}, such as start(4).")
     if backend is not None and backend not in BACKENDS:
         raise LabError(f"backend={backend!r} is unknown here. Choose 'gloo' (CPUs) or 'nccl' (GPUs), or leave it out.")
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < 1e6:
-        raise LabError(f"timeout={timeout!r} is no time to wait. Give seconds, such as start(timeout=10).")
+        raise LabError(f"timeout={timeout!r} is not a time to wait. Give seconds, such as start(timeout=10).")
     config = None
     profile = profile or (os.environ.get(PROFILE) if engines is None and hosts is None else None)
     if profile:
@@ -140,7 +140,7 @@ def _checked(
     if hosts is not None and engines is None:
         engines = "ssh"
     if engines is not None and not isinstance(engines, str):
-        raise LabError(f'engines={engines!r} is no name of a launcher. Leave it out, or give one, such as "mpi".')
+        raise LabError(f'engines={engines!r} is not a name of a launcher. Leave it out, or give one, such as "mpi".')
     if engines in KINDS:
         return StartRequest(
             n, backend, engines, float(timeout), spread(engines, nodes, per_node, hosts, n, config), config
@@ -151,7 +151,7 @@ def _checked(
             instead = f", not {engines!r}" if engines else ""
             raise LabError(f"{name}= is for several hosts. Say how they are reached: engines={reached}{instead}.")
     if n is not None and n > MOST and engines is None:
-        raise LabError(f"n={n!r} is no number of ranks for one host. Choose 1 to {MOST}, such as start(4).")
+        raise LabError(f"n={n!r} is not a number of ranks for one host. Choose 1 to {MOST}, such as start(4).")
     return StartRequest(n, backend, engines, float(timeout), None, config)
 
 

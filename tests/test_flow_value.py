@@ -147,7 +147,7 @@ def test_an_arrow_leads_from_the_chunk_to_where_it_went_and_is_said_to_be_no_mes
 
 
 def test_an_unknown_primitive_or_root_is_refused_before_anything_runs():
-    with pytest.raises(LabError, match="'median' is no primitive"):
+    with pytest.raises(LabError, match="'median' is not a primitive"):
         check("median", 0, 4)
     with pytest.raises(LabError, match="ranks 0 to 3"):
         check("reduce", 4, 4)

@@ -230,7 +230,7 @@ def test_calls_on_a_gpu_are_timed_by_its_own_events(monkeypatch):
 
 
 def test_a_trial_of_nccl_takes_the_gpus_time(monkeypatch):
-    """The host's wait is no part of it, nor what the GPU did before."""
+    """The host's wait is not part of it, nor what the GPU did before."""
     gpu = Gpu(monkeypatch)
     x = torch.empty(5)
     monkeypatch.setattr(nccl_trial.torch, "empty", lambda *_, device: x)

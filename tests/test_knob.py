@@ -231,7 +231,7 @@ def test_keys_pressed_in_it_do_not_reach_the_notebook(knob):
         ({"cap": [1, [2]]}, r"\[2\], which no slider can show"),
         ({"cap": [1, 2, 1.0]}, "1.0 twice"),
         ({"cap": [0, False]}, "False twice"),
-        ({"cap": [1, float("nan")]}, r"nan twice, or it is no number \(nan\)"),
+        ({"cap": [1, float("nan")]}, r"nan twice, or it is not a number \(nan\)"),
         ({"size": [1, 2]}, "does not take size: .*Name its parameters"),
         ({"cap": [1, 2], "start": {"size": 1}}, "start: this knob has no 'size'. It has cap"),
         ({"cap": [1, 2], "start": {"cap": 3}}, "cap=3 is not on this knob. Choose 1 or 2"),

@@ -72,7 +72,7 @@ def test_a_mistake_is_an_edit_or_whole_lines_or_a_function_of_its_own():
         ("wrong | does | says | x → y", "'x' is 3 times"),
         ("wrong | does | says | return y", "defines no function total"),
         ("wrong | does | says\n    -     return z\n    +     return x", r"return z.n' is 0 times"),
-        ("wrong | does | says | return y → return (y", "is no Python"),
+        ("wrong | does | says | return y → return (y", "is not Python"),
         ("wrong | does | says | def total → def sum", "defines no function total"),
         ("wrong | does | says\n    def sum(x):\n        return x", "defines no function total"),
         ("wrong | does | says | return y →  return y", "'does' and 'the solution' are alike"),

@@ -227,7 +227,7 @@ def test_on_a_way_the_next_thing_is_an_open_exercise_of_the_stop_or_else_the_nex
     overview(None, way="90 minutes")
     solve("average_gradients")
     stop = "Next stop: [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
-    assert told("average_gradients") == overview(None).next == stop, "hello_sum is no part of the way"
+    assert told("average_gradients") == overview(None).next == stop, "hello_sum is not part of the way"
     assert 'Next stop: <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.' in overview(None)._repr_html_()
     assert overview(None, "00").caption == f"1 of 2 exercises solved. {stop}"
     assert '<a href="01-meet-the-ranks.ipynb#Who-is-who">' in overview(None, "00")._repr_html_()

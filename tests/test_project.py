@@ -112,7 +112,7 @@ def test_the_lock_pins_exactly_what_installing_brings():
 def test_the_lock_names_one_version_each_for_every_platform():
     for name, pin in lock().items():
         (version,) = pin.specifier
-        assert version.operator == "==", f"{pin} is no pin"
+        assert version.operator == "==", f"{pin} is not a pin"
         assert not Version(version.version).local, f"{pin} exists on one machine only"
         assert not PLATFORM_ONLY.match(name), f"{pin} does not exist everywhere"
 

@@ -50,13 +50,13 @@ def test_ranks_are_numbered_host_by_host(wish, gpus, n, seats):
     [
         ({}, 'Which hosts?.*hosts={"na": 2, "nb": 2}'),
         ({"hosts": "na"}, r'hosts=\{"na": 2\}'),
-        ({"hosts": {"na": 0}}, "0 is no number of ranks of a host"),
-        ({"hosts": {"na": True}}, "True is no number"),
+        ({"hosts": {"na": 0}}, "0 is not a number of ranks of a host"),
+        ({"hosts": {"na": True}}, "True is not a number"),
         ({"hosts": {"-oProxyCommand=evil": 2}}, "does not begin with a dash"),
         ({"hosts": {"na": 2}, "per_node": 2}, "Leave per_node out"),
         ({"hosts": {"na": 2}, "nodes": 2}, "Leave nodes out"),
-        ({"kind": "slurm", "nodes": 0}, "0 is no number of nodes"),
-        ({"kind": "mpi", "nodes": 2, "per_node": -1}, "-1 is no number of ranks"),
+        ({"kind": "slurm", "nodes": 0}, "0 is not a number of nodes"),
+        ({"kind": "mpi", "nodes": 2, "per_node": -1}, "-1 is not a number of ranks"),
     ],
 )
 def test_what_cannot_be_meant_is_said_with_what_to_write(wish, words):
@@ -215,7 +215,7 @@ def test_a_profile_that_is_missing_is_an_error_and_not_four_local_engines(profil
 
 def test_a_profile_that_cannot_be_read_is_named(profile):
     with pytest.raises(LabError, match="'far' cannot be read"):
-        read_profile(profile("this is no Python"))
+        read_profile(profile("this is not Python"))
 
 
 def test_what_is_said_in_start_goes_before_the_profile(profile, monkeypatch):
@@ -238,7 +238,7 @@ def test_what_is_said_in_start_goes_before_the_profile(profile, monkeypatch):
     [
         ({"nodes": 2}, "nodes= is for several hosts. Say how they are reached: engines='ssh', 'slurm' or 'mpi'."),
         ({"per_node": 2, "engines": "MPI"}, "per_node= .* engines='ssh', 'slurm' or 'mpi', not 'MPI'."),
-        ({"engines": ["ssh"]}, r"engines=\['ssh'\] is no name of a launcher"),
+        ({"engines": ["ssh"]}, r"engines=\['ssh'\] is not a name of a launcher"),
     ],
 )
 def test_hosts_need_a_launcher_that_reaches_several(asked, says):

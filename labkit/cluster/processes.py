@@ -106,7 +106,7 @@ class Processes:
             self._make_cluster()
         except TraitError:
             raise LabError(
-                f"engines={self.launcher!r} is no launcher that ipyparallel knows. Leave it out, or start with "
+                f"engines={self.launcher!r} is not a launcher that ipyparallel knows. Leave it out, or start with "
                 f"another: {', '.join(map(repr, ('local', *KINDS)))}."
             ) from None
         if forking:

@@ -320,7 +320,7 @@ def spread(
     for what, values, least in (("nodes", (nodes,), 1), ("ranks of a host", counts, 1)):
         for value in values:
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                raise LabError(f"{value!r} is no number of {what}. Give 1 or more.")
+                raise LabError(f"{value!r} is not a number of {what}. Give 1 or more.")
     if n is not None:  # a host that no rank is for is left alone
         if not any(counts):
             each, rest = divmod(n, len(names))

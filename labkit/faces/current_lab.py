@@ -1,4 +1,4 @@
-"""Know the lab that runs, for what is no method of it. Imports nothing of labkit."""
+"""Know the lab that runs, for what is not a method of it. Imports nothing of labkit."""
 
 from __future__ import annotations
 

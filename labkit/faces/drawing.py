@@ -50,7 +50,7 @@ class Drawing:
             rank: draw this rank alone.
             xlabel, ylabel: what the axes say: else the names of the lists in `over`, and nothing. "loss", "ms/step".
 
-        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of numbers.
+        Ranks that lack the list are left out. Raises `LabError` where all do, or where it is not a list of numbers.
         """
         if not expressions:
             raise LabError('lab.curves() needs a list to draw. Append a number per step, then lab.curves("losses").')

@@ -189,12 +189,12 @@ def _checked(name: str, values: Any) -> list[Any]:
     """Return the choices of one control, as a list of values that it can say."""
     listing = values.tolist() if type(values).__module__ == "numpy" else values
     if not isinstance(listing, (list, tuple, range)) or not listing:
-        raise LabError(f"{name}={values!r} is no list to choose from. Give its values, such as {name}=[1, 2, 4].")
+        raise LabError(f"{name}={values!r} is not a list to choose from. Give its values, such as {name}=[1, 2, 4].")
     for nth, value in enumerate(listing):
         if not isinstance(value, (bool, int, float, str, type(None))):
             raise LabError(f"{name} has {value!r}, which no slider can show. Give numbers, strings, bools or None.")
         if any(value == other for other in listing[:nth]) or value != value:
-            raise LabError(f"{name} has {value!r} twice, or it is no number (nan). Give every value once.")
+            raise LabError(f"{name} has {value!r} twice, or it is not a number (nan). Give every value once.")
     return [*listing]
 
 

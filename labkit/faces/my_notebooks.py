@@ -162,7 +162,7 @@ def without_outputs(text: str) -> str:
 def digest(text: str) -> str:
     """Digest what a learner can change in a notebook: the kind and the source of each cell that is not empty.
 
-    JupyterLab adds an empty cell where the last one is run with Shift+Enter. Raises ValueError for what is no notebook.
+    JupyterLab adds an empty cell where the last one is run with Shift+Enter. Raises ValueError for anything else.
     """
     try:
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]

@@ -171,7 +171,7 @@ def _attempts() -> dict[str, list[int]]:
 
 
 def _write(file: Path, text: str) -> None:
-    """Write all of a file or nothing. A disk that takes nothing is no error, but a sentence."""
+    """Write all of a file or nothing. A disk that takes nothing is not an error, but a sentence."""
     try:
         files.write(file, text)
     except OSError as error:

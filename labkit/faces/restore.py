@@ -24,7 +24,7 @@ def put_back(notebook: str = "") -> PutBack:
     A button that puts 02-send-and-receive.ipynb back. In a terminal: make back NOTEBOOK=02
 
     It asks once more. What you had is kept beside it, as `02-send-and-receive.mine-1.ipynb`.
-    Raises `LabError` for what is no copy of one of the workbook's notebooks.
+    Raises `LabError` for what is not a copy of one of the workbook's notebooks.
     """
     session = HERE / os.environ.get(SESSION, "")
     if session.suffix == ".ipynb":

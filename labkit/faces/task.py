@@ -229,18 +229,18 @@ def wanted(name: str, means: Any = None, **options: Any) -> Exercise:
         mine = getattr(name, "__name__", "my_function")
         raise LabError(
             f"lab.check runs a function that the ranks have, and {mine} is the notebook's. Write it in a %%px cell and "
-            f'pass its name: lab.check("{mine}"), or lab.check("{mine}", means=…) where it is no exercise.'
+            f'pass its name: lab.check("{mine}"), or lab.check("{mine}", means=…) where it is not an exercise.'
         )
     if means is None:
         if options:
             raise LabError(f"{', '.join(options)} needs a meaning beside it: lab.check({name!r}, means=…).")
         return exercises.find(name)
     if not name.isidentifier():
-        raise LabError(f"{name!r} is no name of a function. Write lab.check('my_all_reduce', means=…).")
+        raise LabError(f"{name!r} is not a name of a function. Write lab.check('my_all_reduce', means=…).")
     unknown = set(options) - set(Exercise.__dataclass_fields__)
     if unknown:
         usual = "inputs, forbids, budget, tolerance, gradients or in_place"
-        raise LabError(f"{sorted(unknown)[0]!r} is no option of a check. Use {usual}.")
+        raise LabError(f"{sorted(unknown)[0]!r} is not an option of a check. Use {usual}.")
     primitive = meant(means)
     options = {"inputs": inputs.chunked if primitive and primitive.chunked else inputs.vectors, **options}
     return Exercise(name=name, means=meaning(means), **options)

@@ -49,7 +49,7 @@ def misplaced(cells: Sequence[str], name: str, on_ranks: str) -> str:
 
 
 def misspelt(cells: Sequence[str], name: str, on_ranks: str, known: Collection[str] = ()) -> str:
-    """Note a function with nearly this name that was written since and is not used; `known` are no mistakes.
+    """Note a function with nearly this name that was written since and is not used; `known` are not mistakes.
 
     >>> misspelt(["%%px\\ndef swpa(x): ..."], "swap", "")
     'There is a newer function swpa. If you meant swap, write its name so and run its cell again.'

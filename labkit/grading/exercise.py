@@ -74,7 +74,7 @@ class Exercise:
         title: of the card.
         lesson: "06".
         function: the solution as a learner writes it in a `%%px` cell; see `exercise`. None for a function that is
-            checked and is no exercise of the workbook.
+            checked and is not an exercise of the workbook.
         specimen: a broken function, as one finds it in tutorials: the stub is this one, under the exercise's name and
             with its first paragraph, for the learner to run, see go wrong and repair.
         given: what stands before the function in the stub: imports, or the name of a class or a function of the module,

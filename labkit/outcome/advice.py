@@ -95,7 +95,7 @@ def _across(name: str, value: Any) -> str:
 
 
 def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what to do about one error that is no missing name: of a line, and what ran on the rank before it."""
+    """Yield what to do about one error that is not a missing name: of a line, and what ran on the rank before it."""
     if "NoneType" in what and ename in ("TypeError", "AttributeError") and (call := _silent(what, line, above)):
         if (primitive := find(call)) and primitive.gets:
             why, then = "what it brings is in the tensors that it was given", ", and use those after it"

@@ -22,7 +22,7 @@ from labkit.floor import time_limits
 
 ROOM = 1024  # bytes for one call of one rank
 SLOTS = 64  # calls that a board has room for
-IN_MEMORY = "labkit-board-"  # in the name that Linux shows for a board which is no file on disk
+IN_MEMORY = "labkit-board-"  # in the name that Linux shows for a board which is not a file on disk
 HEAD = struct.Struct("<QIH")  # the call's number, a checksum, how many bytes follow
 
 Put = TypeVar("Put")

@@ -86,7 +86,7 @@ def _check_peer(group: Any, ranks: Sequence[int], peer: int | None, inside: int 
 
 
 def check_batch(batch: Any = None, *more: Any, **others: Any) -> None:
-    """Refuse a batch that cannot be carried out before any of it is begun; torch says what is no batch at all."""
+    """Refuse a batch that cannot be carried out before any of it is begun; torch says what is not a batch at all."""
     ops = others.get("p2p_op_list", batch)
     if not isinstance(ops, list) or not all(isinstance(op, dist.P2POp) for op in ops):
         return

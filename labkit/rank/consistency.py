@@ -156,7 +156,7 @@ def _complaint(parcel: Parcel, group: Any, **options: Any) -> str:
     ranks = members(group)
     for name in ("src", "dst"):
         if not is_one_of(options.get(name, ranks[0]), ranks):
-            return f"{name}={options[name]!r} is no rank of this group. Choose one of {ranks}."
+            return f"{name}={options[name]!r} is not a rank of this group. Choose one of {ranks}."
     backends = dict(pair.split(":") for pair in dist.get_backend_config(group).split(","))
     first = parcel.tensors[0] if parcel.kind == "tensor" else None  # chunks share its device and dtype
     if first is not None and first.device.type not in backends:

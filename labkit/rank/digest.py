@@ -34,7 +34,7 @@ def digest(value: Any) -> str:
 
 
 def inside(value: Any) -> list[tuple[str | None, Any]] | None:
-    """List what a container holds, each with its name if it has one; None for what is no container."""
+    """List what a container holds, each with its name if it has one; None for what is not a container."""
     if isinstance(value, dict):
         return [(one_line(k), v) for k, v in value.items()]
     if isinstance(value, torch.nn.Module):
@@ -67,7 +67,7 @@ def one_line(value: Any, length: int = 80) -> str:
 
 
 class Message(str):
-    """A text that is no value and so is shown without quotes."""
+    """A text that is not a value and so is shown without quotes."""
 
     __slots__ = ()
 

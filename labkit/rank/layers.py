@@ -30,7 +30,7 @@ def layers(model: nn.Module) -> dict[str, nn.Module]:
     >>> list(layers(tiny.Transformer(layers=2)))
     ['embedding', 'position', 'blocks.0', 'blocks.1', 'norm', 'output']
 
-    What only wraps a model (`DistributedDataParallel`) is passed over. Modules without parameters are no layers.
+    What only wraps a model (`DistributedDataParallel`) is passed over. Modules without parameters are not layers.
     """
     while len(inside := _children(model)) == 1 and not list(model.parameters(recurse=False)):
         ((_, model),) = inside.items()

@@ -110,7 +110,7 @@ class Peak(OperationMode):
         return out
 
     def _measure(self, places: Iterable[int]) -> None:
-        """Note how long these storages are now: `resize_` on a storage is no operation, and FSDP lives on it."""
+        """Note how long these storages are now: `resize_` on a storage is not an operation, and FSDP lives on it."""
         for place in places:
             storage = held() if (held := self._held.get(place)) else None
             if storage is not None:

@@ -40,7 +40,7 @@ def pack_chunks(xs: Any, n: int, group: Any = None) -> Parcel:
     what = type(xs).__name__
     if not isinstance(xs, (list, tuple)):
         remedy = f"Pass one chunk per rank, e.g. x.tensor_split({n})."
-        return Parcel("nothing", what=what, complaint=f"a {what} is no list of chunks. {remedy}")
+        return Parcel("nothing", what=what, complaint=f"a {what} is not a list of chunks. {remedy}")
     if len(xs) != n:
         complaint = f"{len(xs)} chunks for {n} ranks. Bring one chunk for each rank."
         return Parcel("nothing", what=what, complaint=complaint)

@@ -36,9 +36,9 @@ def misfit(op: str, dtype: torch.dtype, backend: str) -> str:
     kind = str(dtype).removeprefix("torch.")
     if op not in OPS:
         scaled = " Multiply x by the factor first." if op == "premul_sum" else ""
-        return f"op={op!r} is no reduction here.{scaled} Use one of {', '.join(OPS)}."
+        return f"op={op!r} is not a reduction here.{scaled} Use one of {', '.join(OPS)}."
     if dtype == torch.bool and op not in ("min", "max", *BITWISE):
-        return f"the {op} of bools is no bool. Pass x.int(), or ask op='max' for any and 'min' for all."
+        return f"the {op} of bools is not a bool. Pass x.int(), or ask op='max' for any and 'min' for all."
     if op == "avg" and not (dtype.is_floating_point or dtype.is_complex):
         return f"the mean of {kind} numbers is no {kind}. Pass x.float(), or reduce the sum and divide it."
     if op in BITWISE and dtype not in (torch.bool, *INTEGERS):

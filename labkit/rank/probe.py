@@ -175,7 +175,7 @@ def _number(value: Any) -> float:
 
 
 def _change(before: Any, after: Any) -> float:
-    """Tell by how much a leaf moved; 1 where it is no number and became another."""
+    """Tell by how much a leaf moved; 1 where it is not a number and became another."""
     if isinstance(before, (bool, int, float)) and isinstance(after, (bool, int, float)):
         if before == after or (before != before and after != after):
             return 0.0

@@ -88,7 +88,7 @@ class Spans:
         ...     loss.backward()
 
         A span that an exception leaves is kept too. On a GPU its times are the GPU's, by CUDA events. Raises `LabError`
-        where the name is no text.
+        where the name is not text.
         """
         if not isinstance(name, str) or not name.strip():
             raise LabError(f'A span needs a name, and {name!r} is none. Write with span("backward"): for instance.')
@@ -103,7 +103,7 @@ class Spans:
         Layers are what the model's `ModuleList`s hold, and the outermost modules that hold none; they have the names
         that the model gives them, such as "blocks.0". A backward pass belongs to it if its forward pass was inside,
         and ends when the gradients of the layer's parameters are there. No number changes, and no hook stays.
-        Raises `LabError` for what is no module.
+        Raises `LabError` for what is not a module.
         """
         if not isinstance(model, nn.Module):
             raise LabError(f"span.layers watches a model, and this is a {type(model).__name__}. Give it the nn.Module.")

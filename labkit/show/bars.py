@@ -26,7 +26,7 @@ class Bars(EachRank):
         self.bytes = {name: [_sizes(name, r, mine) for r, mine in enumerate(ranks)] for name, ranks in held.items()}
         self.totals = {name: [sum(mine.values()) for mine in ranks] for name, ranks in self.bytes.items()}
         if not isinstance(formula or {}, Mapping):
-            raise LabError(f"formula={formula!r} is no dict. Give bytes by expression, such as {{'ddp': 4 * 12444}}.")
+            raise LabError(f"formula={formula!r} is not a dict. Give bytes by expression: {{'ddp': 4 * 12444}}.")
         self.formula = {name: self._said_by(name, value) for name, value in (formula or {}).items()}
 
     def _said_by(self, name: str, value: Any) -> list[float]:
@@ -37,7 +37,7 @@ class Bars(EachRank):
         each = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * ranks
         if len(each) != ranks or not all(map(_is_size, each)):
             raise LabError(
-                f"formula[{name!r}]={value!r} is no number of bytes. Give one, 0 or more, for every rank, "
+                f"formula[{name!r}]={value!r} is not a number of bytes. Give one, 0 or more, for every rank, "
                 f"or a list with one for each of the {ranks} ranks."
             )
         return [float(size) for size in each]

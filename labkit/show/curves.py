@@ -134,7 +134,7 @@ def _numbers(name: str, rank: int, value: Any) -> list[float]:
     numbers = _floats(value)
     if not numbers:
         raise LabError(
-            f"{name!r} on rank {rank} is no list of numbers to draw. Append one number a step, such as loss.item()."
+            f"{name!r} on rank {rank} is not a list of numbers to draw. Append one number a step, such as loss.item()."
         )
     return numbers
 
@@ -157,7 +157,7 @@ def _ascending(name: str, rank: int, line: Sequence[float], of: str, held: Mappi
     places = _floats(held[rank])
     if not places or not all(map(math.isfinite, places)):
         raise LabError(
-            f"{of!r} on rank {rank} is no list of numbers to draw {name!r} against. Append one number for each "
+            f"{of!r} on rank {rank} is not a list of numbers to draw {name!r} against. Append one number for each "
             f"of its values, such as time.perf_counter() - began."
         )
     if len(places) != len(line):

@@ -15,7 +15,7 @@ from labkit.show.tiles import short
 from labkit.theory.values import leaves
 
 TOLD = 3  # wrong tiles in words; the tiles show the others
-NEAR = 0.005  # how far a number may be off that is no whole one, as a part of it: three digits are enough
+NEAR = 0.005  # how far a number may be off that is not a whole one, as a part of it: three digits are enough
 HOW = "Type a number such as 3, -inf or nan, None if the rank has no value, or ? if its value is undefined."
 
 

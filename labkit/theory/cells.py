@@ -66,7 +66,7 @@ def makes_group(code: str) -> bool:
 
 
 def assignment(name: str, value: object) -> str:
-    """Spell a line of Python that makes a value anew; where Python cannot spell it, one that is no Python.
+    """Spell a line of Python that makes a value anew; where Python cannot spell it, one that is not Python.
 
     >>> assignment("lr", 0.1), assignment("x", object)
     ('lr = 0.1', 'x = …')
@@ -133,7 +133,7 @@ def _is_replaced(cell: Cell, later: Sequence[Cell]) -> bool:
 
 
 def tree(body: str) -> ast.Module:
-    """Parse a cell's statements; none where it is no plain Python."""
+    """Parse a cell's statements; none where it is not plain Python."""
     try:
         return ast.parse(body)
     except (SyntaxError, ValueError):

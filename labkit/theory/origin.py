@@ -98,7 +98,7 @@ def merge(values: Sequence[int], n: int, k: int, bits: int = INT64) -> Origin:
     counts: Counter[tuple[int, int]] = Counter()
     for start, value in zip(starts, values, strict=True):
         if not 0 <= value < BASE ** min(room, n * k - start) or value != int(value):
-            raise LabError(f"{value} is no sum of probe numbers. Probe a function that only moves and adds.")
+            raise LabError(f"{value} is not a sum of probe numbers. Probe a function that only moves and adds.")
         for digit in range(min(room, n * k - start)):
             counts[divmod(start + digit, k)] += int(value) // BASE**digit % BASE
     return Origin.of(counts)

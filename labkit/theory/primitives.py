@@ -281,7 +281,7 @@ def meant(means: str | Means) -> Primitive | None:
         return next((PRIMITIVES[name] for name in MEANINGS if PRIMITIVES[name].meaning is means), None)
     found = find(means)
     if found is None or found.name not in MEANINGS:
-        raise LabError(f"{means!r} is no primitive whose result is known. Use one of {', '.join(MEANINGS)}.")
+        raise LabError(f"{means!r} is not a primitive whose result is known. Use one of {', '.join(MEANINGS)}.")
     return found
 
 

@@ -47,7 +47,7 @@ def sources(before: Sequence[dict[str, Any]]) -> list[tuple[int, int, int]]:
 
 
 def values(sources: list[tuple[int, int, int]], before: list[dict[str, Any]]) -> dict[tuple[int, int], float] | None:
-    """Return the number of each source; None where one is no number."""
+    """Return the number of each source; None where one is not a number."""
     known = {(r, start): before[r]["values"][start] for r, start, _ in sources}
     return known if all(isinstance(v, (int, float)) for v in known.values()) else None
 

@@ -283,7 +283,7 @@ def rounds(record: Record) -> dict[int, int]:
 
     A message is in round k + 1 if the last thing that its sender or its receiver had finished before calling it was
     in round k. So a ring's n messages at once are one round, and a root that receives one after another takes n - 1.
-    A collective is no round; what comes after it is in a later round than all that its ranks did before.
+    A collective is not a round; what comes after it is in a later round than all that its ranks did before.
     """
     events = []
     for mine in record.ops:

@@ -55,7 +55,7 @@ def combine(xs: Sequence[Any], op: Op = "SUM") -> Any:
     name = str(getattr(op, "name", op)).upper()
     name = ALIASES.get(name, name)
     if name not in PAIRWISE:
-        raise LabError(f"{op!r} is no reduction. Use one of {', '.join(PAIRWISE)}.")
+        raise LabError(f"{op!r} is not a reduction. Use one of {', '.join(PAIRWISE)}.")
     try:
         total = functools.reduce(functools.partial(_each, PAIRWISE[name]), xs[1:], copy(xs[0]))
         return _each(lambda v: v / len(xs), total) if name == "AVG" else total

@@ -163,7 +163,7 @@ Leave activations out. At least how many GPUs have to share one copy (tensor tim
 two and ZeRO is not used?
 = 16.0 +- 0 %
 ( ) 14
-    > 14 GPUs have 1,120 GB, which is enough. But 14 is no power of two.
+    > 14 GPUs have 1,120 GB, which is enough. But 14 is not a power of two.
 ( ) 2
     > That is for the weights alone, at 2 bytes each. Gradients and Adam's states come on top.
 ( ) 4

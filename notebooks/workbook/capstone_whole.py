@@ -303,9 +303,9 @@ def load_mesh(folder, model, optimizer, reader, data, team):
     Hint: Keep the names whose folder has a `complete`, turn what follows `step-` into a number, and take the largest.
     Hint: `max(numbers, default=0)` is 0 where there are none.
     Hint: The part is that of this rank's place in the team, the reader that of its place along `data`.
-    Afterwards: A folder without `complete` is no checkpoint, however new it is. All ranks see the same folder here, and
-    so they choose the same step. Where a file system may lag, let rank 0 choose and broadcast the number: ranks that go
-    on from different steps train nonsense.
+    Afterwards: A folder without `complete` is not a checkpoint, however new it is. All ranks see the same folder here,
+    and so they choose the same step. Where a file system may lag, let rank 0 choose and broadcast the number: ranks
+    that go on from different steps train nonsense.
     """
     names = [name for name in os.listdir(folder) if os.path.exists(f"{folder}/{name}/complete")]
     step = max((int(name.removeprefix("step-")) for name in names), default=0)
@@ -429,8 +429,8 @@ def best_mesh(price, gpus, per_node, layers, rows, seconds, room):
 
     Computing takes `seconds` on every mesh. What is lost comes on top. Tensor parallelism stays within a node and sends
     370e9 bytes per second; data and pipeline parallelism cross nodes and send 50e9 bytes per second. Add the times up,
-    as if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch is one row of its copy's
-    share, and (pipe - 1) / micro-batches of `seconds` are idle.
+    as if nothing were hidden. A pipeline also waits: the batch has `rows` rows, every micro-batch is one row of its
+    copy's share, and (pipe - 1) / micro-batches of `seconds` are idle.
 
     A mesh is possible if its memory is at most `room`, if `tensor` is at most `per_node`, and if `pipe` divides
     `layers`. Return `[data, tensor, pipe]`, or None if no mesh is possible. Communicate nothing.

@@ -178,7 +178,7 @@ def broken_average_ints(x):
         Case(draws(n, 5, "int64", 1), "negative integers"),
         Case(draws(n, 4, "int32", 2), "int32"),
         Case(counting(n, 0, "int64"), "no element"),
-        # 2**24 + 1 is no float32: converted before they are added, the last digits are gone.
+        # 2**24 + 1 is not a float32: converted before they are added, the last digits are gone.
         Case(
             [np.array([2**24 + 1, 3]), *[np.array([0, r]) for r in range(2, n)], np.array([-(2**24), 5])],
             "integers too large for float32",

@@ -53,7 +53,7 @@ Why: **Rank 1.** The rank that hands the data to the late one waits, and so does
 through the late one. With four ranks, the root hands to ranks 1 and 2, and rank 1 hands on to rank 3. So when rank 3 is
 late, the root has long gone. This route is a tree: lesson 06 builds it.
 
-**A broadcast is no barrier.** All of this is Gloo. An MPI library may copy a small message and let its sender go at
+**A broadcast is not a barrier.** All of this is Gloo. An MPI library may copy a small message and let its sender go at
 once. (This was not run here.) Rely on a collective for its data, never for the waiting.
 Elsewhere: **With NCCL** a call returns when its work is *queued* on the GPU, and the waiting is in the queue: after an
 all-reduce in which a rank was missing, the others waited in `torch.cuda.synchronize()`, on the next line. {SEEN}

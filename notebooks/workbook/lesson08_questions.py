@@ -98,7 +98,7 @@ Rank 0 has read the settings from a file, a dictionary. All ranks need all of th
 ( ) broadcast
     > It sends tensors only, and the receivers must know shape and dtype. A dictionary has neither.
 (x) broadcast_object_list
-Why: One rank has it, all need the same, and it is no tensor.
+Why: One rank has it, all need the same, and it is not a tensor.
 """,
     need_predictions_in_a_file="""
 Each rank has some hundred translated sentences, not equally many. Rank 0 writes all of them to a file:

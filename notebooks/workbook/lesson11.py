@@ -154,9 +154,9 @@ def zero1_step(params, weights, shard, optimizer):
     Take the training step that one process would take with the **mean** gradient: bring this rank's part of it into
     `shard.grad`, let the optimizer step, and bring everyone's new part into `weights`. Afterwards `params` must be
     ready for the next `backward()`, which **adds** to what is in `p.grad`. Return nothing. No rank needs the whole mean
-    gradient, so an all-reduce is too much. **Two** collectives per step are enough: the check takes three steps
-    and counts six. (Give `shard.detach()` to collectives: for `shard`, which requires a gradient, autograd raises an
-    error.)
+    gradient, so an all-reduce is too much. **Two** collectives per step are enough, `dist.reduce_scatter_single` and
+    `dist.all_gather_single`: the check takes three steps and counts six. (Give `shard.detach()` to collectives: for
+    `shard`, which requires a gradient, autograd raises an error.)
 
     The picture shows one step of two ranks, with a buffer of two numbers. On the left are `weights`, then this rank's
     gradients, `p.grad`. On the right are `shard.grad`, `shard` and `weights`. (Adam's first step moves each weight by

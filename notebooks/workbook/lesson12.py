@@ -326,8 +326,9 @@ back as soon as it can. Passes take as long as before. What does that save?
 ( ) messages: an activation and a gradient travel together
     > They travel in opposite directions, so they cannot share a message. As many messages are sent as before.
 (x) memory
-Why: Memory. By the formula the step takes as long as GPipe's, with the same bubble; the measured bubbles differ a
-little, because messages and Python take their time here. But a rank frees a micro-batch's activations as soon as the
+Why: Memory. By the formula the step takes as long as GPipe's, with the same bubble. What was
+measured is larger than that, and differs from run to run, because messages and Python take their time here. But a rank
+frees a micro-batch's activations as soon as the
 micro-batch has come back. In GPipe's schedule a rank keeps those of **all** micro-batches, so many micro-batches make
 the bubble small and the memory large. (The MiB at the peak are activations and this stage's gradients.)
 """,
@@ -361,7 +362,7 @@ ranks. What happens?
     and they have different tags.
 Why: It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
 send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all messages go in one
-direction first, so no two neighbours send to each other.
+direction first, so no two neighbours send to each other. So 1F1B needs sends that do not block.
 Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these go into a buffer before they are
 received. {SEEN} With larger ones, both
 neighbours' queues can wait for each other. (From NCCL's source.)

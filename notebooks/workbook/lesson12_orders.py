@@ -80,7 +80,7 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=None):
         for kind, m, c in ops:
             of = f"of chunk {c} " if many > 1 else ""
             last = f"its last micro-batch is number {len(inputs) - 1}"
-            assert (kind, m, c) in every, f"{kind}{m} {of}is no operation of rank {r}: {last}."
+            assert (kind, m, c) in every, f"{kind}{m} {of}is not an operation of rank {r}: {last}."
             assert (kind, m, c) in wanted, f"{kind}{m} {of}is in the list of rank {r} twice."
             wanted.discard((kind, m, c))
         missing = ", ".join(f"{kind}{m}{f' of chunk {c}' if many > 1 else ''}" for kind, m, c in sorted(wanted))
@@ -107,7 +107,7 @@ def run_orders(orders, weight, inputs, targets, plan, chunks=None):
     for work, _ in works:
         work.wait()
     time, enough = (max(box.end for mine in boxes for box in mine) for boxes in (played, plan.played))
-    most, time = max(pipeline.alive(orders[rank]), plan.alive[rank]), max(time, enough)  # less is no mistake
+    most, time = max(pipeline.alive(orders[rank]), plan.alive[rank]), max(time, enough)  # less is not a mistake
     if chunks is None:
         return {"gradient": stages[0].weight.grad, "kept at once": most, "time": time}
     return {"gradients": [stage.weight.grad for stage in stages], "kept at once, in chunks": most, "time": time}
@@ -123,8 +123,8 @@ def run_as_in(schedule, order_of, weight, inputs, targets, **chunks):
 @on_stages(
     "1F1B: one forward, one back",
     in_order(lambda xs: ordered(xs, pipeline.one_f_one_b), pipeline.one_f_one_b(3, 4)),
-    minutes=12,
-    difficulty=3,
+    minutes=8,
+    difficulty=2,
     inputs=_orders,
     picture=three_stages,
     harness=partial(run_as_in, pipeline.one_f_one_b),
@@ -143,17 +143,19 @@ def one_f_one_b(stage, stages, parts):
     pass and 2 for that of a backward pass. The picture has the lists of three stages for four micro-batches.
     Hint: Take four stages. The last one takes micro-batch 0 back at once: F0 B0 F1 B1 … Which forward passes can stage
     2 do before B0 comes to it?
-    Hint: Stage s begins with `stages - s - 1` forward passes, or with all of them, if there are fewer.
-    Hint: After these, for m = 0, 1, …: the next forward pass, if there is one left; then B of m.
+    Hint: For m = 0, 1, …: the next forward pass, if there is one left; then B of m. What number does the next forward
+    pass have?
     Afterwards: The time and the bubble are GPipe's. What 1F1B saves is memory: stage s keeps `stages` − s
     micro-batches, however many there are in the batch. So you can make the bubble small with many micro-batches.
     """
     ahead = min(stages - stage - 1, parts)
     order = [("F", m) for m in range(ahead)]
     for m in range(parts):
+        # yours
         if ahead + m < parts:
             order.append(("F", ahead + m))
         order.append(("B", m))
+        # end
     return order
 
 
@@ -308,7 +310,7 @@ def time_of_slowest(mine, seconds):
     everyone, clocks = zip(*everyones(([int(i) for i in mine], seconds.tolist())))
     for r, parts in enumerate(everyone):
         assert parts, f"Rank {r} gets no part."
-        assert parts == list(range(parts[0], parts[-1] + 1)), f"The parts of rank {r} are no neighbours: {parts}."
+        assert parts == list(range(parts[0], parts[-1] + 1)), f"The parts of rank {r} are not neighbours: {parts}."
     each = [part for parts in everyone for part in parts]
     twice = sorted({part for part in each if each.count(part) > 1})
     assert not twice, f"More than one rank has part {twice[0]}. All ranks have to cut by the same numbers."

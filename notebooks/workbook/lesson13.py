@@ -158,7 +158,7 @@ def no_gather_of_gradients():
     """Raise an AssertionError where gradients were gathered."""
     found = [op for op in called() if "gather" in op]
     assert not found, (
-        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are no pieces to put side by side: each "
+        f"The backward pass calls {found[0]}. The ranks' gradients of `x` are not pieces to put side by side: each "
         "has the shape of `x`, and is one part of a sum. They have to be added up."
     )
 

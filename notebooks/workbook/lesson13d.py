@@ -128,7 +128,7 @@ def exchange_tokens(x, give, take):
     `take[r]` from rank r, those of rank 0 first. The function below does this. But the gradients count, too: every rank
     calls `backward()` with a loss of its own, and needs for its `x` the gradient of the **sum** of all ranks' losses.
     Run the check first and see what is missing. Then repair it with a `torch.autograd.Function` of your own.
-    Hint: torch's collectives are no part of autograd's graph: what comes out of them begins a new one. A
+    Hint: torch's collectives are not part of autograd's graph: what comes out of them begins a new one. A
     `torch.autograd.Function` has `forward(ctx, x)` and `backward(ctx, slope)`, and `apply(x)` calls them.
     Hint: The row that went from rank 1 to rank 3 has its gradient on rank 3. Which call brings it to rank 1, and to the
     place that the row had?

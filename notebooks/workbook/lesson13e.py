@@ -243,7 +243,7 @@ def known(kv, theirs, said, seen):
     assert isinstance(kv, torch.Tensor), f"`{said}` got a {type(kv).__name__}, and a block is one tensor."
     assert theirs in range(world_size), f"`{said}` was told that a block is rank {theirs}'s, and there is no such rank."
     whose = [r for r in range(world_size) if torch.equal(kv, block_of(r, kv.shape))]
-    assert whose, f"`{said}` got what is no rank's block: was it awaited, and is it whole?"
+    assert whose, f"`{said}` got what is not a rank's block: was it awaited, and is it whole?"
     assert whose == [theirs], f"`{said}` was told that the block is rank {theirs}'s, and it is rank {whose[0]}'s."
     assert theirs not in seen, f"The block of rank {theirs} came to `{said}` twice."
     seen.append(theirs)

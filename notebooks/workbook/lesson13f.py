@@ -108,7 +108,7 @@ def load_for_all(model, path):
 
     The specimen has two faults, and you see one after the other. In the picture: a weight, then two buffers, the second
     one of integers.
-    Hint: A state dict has more than parameters. What does the model have that is no parameter, and is never trained?
+    Hint: A state dict has more than parameters. What does the model have that is not a parameter, and is never trained?
     Hint: Every tensor in the file remembers the device that it was saved from. `torch.load` puts it there again, unless
     `map_location` says otherwise.
     Hint: Go through `[*model.parameters(), *model.buffers()]` and broadcast each `tensor.detach()`. All ranks call it,

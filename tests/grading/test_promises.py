@@ -110,7 +110,7 @@ def test_a_collective_has_the_promised_root():
     says = "Rank 0 calls dist.reduce with rank 1 as the root (line 6), and rank 0 is asked for."
     assert Root(0).broken(to_one) == says
     assert Root(1).broken(to_one) == ""
-    assert Root(1).broken(ring(2, 1)) == ""  # a message's peer is no root
+    assert Root(1).broken(ring(2, 1)) == ""  # a message's peer is not a root
 
 
 def test_what_travels_has_the_promised_dtype():

@@ -40,7 +40,7 @@ def test_three_dots_among_other_lines_are_still_to_be_written(lab):
         "f is still to be written: write what belongs in place of the … in line 4, and run its cell."
     ]
     lab.run("def f(x):\n    y = x[..., :]\n    dist.all_reduce(y := y.clone())\n    return y")
-    assert lab.check("f", means=collectives.all_reduce).ok, "an index is no blank"
+    assert lab.check("f", means=collectives.all_reduce).ok, "an index is not a blank"
 
 
 def test_right_counts_the_inputs_over_two_three_and_four_ranks(lab):

@@ -75,7 +75,7 @@ def test_a_meaning_may_be_named(lab):
     assert checked(lab, RIGHT, means="all_reduce").ok
     chunks = "def f(xs):\n    return comms.reduce_scatter(xs)"
     assert checked(lab, chunks, means="reduce_scatter").ok
-    with pytest.raises(LabError, match="'all_redcue' is no primitive"):
+    with pytest.raises(LabError, match="'all_redcue' is not a primitive"):
         lab.check("f", means="all_redcue")
 
 

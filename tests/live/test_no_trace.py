@@ -287,7 +287,7 @@ def test_a_lab_that_was_stopped_leaves_no_thread_no_descriptor_and_no_object_in_
         notebook.value("from labkit import start\nlab = start(2)")
         notebook.value("lab.stop()")
         seen.append(held(notebook))
-    assert seen[2:] == seen[1:3], "what the first one makes for good is no leak"
+    assert seen[2:] == seen[1:3], "what the first one makes for good is not a leak"
     count = "from labkit.lab import Lab\nsum(isinstance(its, Lab) for its in gc.get_objects())"
     assert notebook.value(count) == "1", "nobody holds the labs before the last"
 

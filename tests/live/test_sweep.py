@@ -87,7 +87,7 @@ def test_a_sweep_leaves_the_learners_variables_and_record_alone(lab):
 @pytest.mark.parametrize(
     ("wish", "told"),
     [
-        ({"op": "all_reduces"}, "is no operation to sweep. Choose one of broadcast"),
+        ({"op": "all_reduces"}, "is not an operation to sweep. Choose one of broadcast"),
         ({"op": "barrier", "sizes": [4]}, "Call lab.sweep\\('barrier'\\)"),
         ({"sizes": [0]}, "whole numbers of bytes above zero"),
         ({"sizes": []}, "whole numbers of bytes above zero"),

@@ -110,7 +110,7 @@ def _mistake(exercise: Exercise, entry: str) -> Mistake:
     try:
         defined = [node.name for node in ast.parse(code).body if isinstance(node, ast.FunctionDef)]
     except SyntaxError as error:
-        raise ValueError(f"{here}: it is no Python: {error}") from error
+        raise ValueError(f"{here}: it is not Python: {error}") from error
     if exercise.name not in defined:
         raise ValueError(f"{here}: it defines no function {exercise.name}.")
     return Mistake(exercise, verdict, why, says, exercise.before + code)

@@ -97,7 +97,7 @@ wrong | begins with one forward pass too few | on ranks 0, 1 element 0 in result
     min(stages - stage - 1, parts) → max(0, min(stages - stage - 2, parts))
 wrong | begins with as many forward passes as there are stages before it | These orders never end
     min(stages - stage - 1, parts) → min(stage, parts)
-wrong | forgets that there may be few micro-batches | is no operation
+wrong | forgets that there may be few micro-batches | is not an operation
     min(stages - stage - 1, parts) → stages - stage - 1
 wrong | forgets the micro-batches that are still under way | The order of rank 0 leaves out B3
     for m in range(parts): → for m in range(parts - ahead):

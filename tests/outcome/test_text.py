@@ -164,8 +164,8 @@ def test_a_learners_own_words_about_connections_stay_a_cause():
 
 
 def test_objects_that_differ_only_in_their_address_make_one_cause():
-    errors = [(r, "TypeError", f"<Net at 0x7f00{r}abcde> is no tensor", "learner", r) for r in range(2)]
-    assert told(ended(*errors))[0] == ["ranks 0, 1: TypeError: <Net at 0x…> is no tensor"]
+    errors = [(r, "TypeError", f"<Net at 0x7f00{r}abcde> is not a tensor", "learner", r) for r in range(2)]
+    assert told(ended(*errors))[0] == ["ranks 0, 1: TypeError: <Net at 0x…> is not a tensor"]
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_a_rank_that_died_is_the_cause_also_where_another_one_is_waited_for():
 
 
 def test_without_records_nobody_is_spared():
-    """Of a call that is no cell nobody has a record."""
+    """Of a call that is not a cell nobody has a record."""
     outcome = Outcome([], "stuck", waiting={0: Waiting("barrier", 2)}, elsewhere={1: Instead(Did.SILENT)})
     assert why(Story([None, None], outcome)) == "rank 1 did not answer, while rank 0 waits in barrier (line 2)"
 

@@ -13,7 +13,7 @@ from labkit.rank.output import LAST, SHOWN, Output
 
 
 class Stream:
-    """As ipykernel's, it refuses what is no text."""
+    """As ipykernel's, it refuses what is not text."""
 
     name = "stdout"
 

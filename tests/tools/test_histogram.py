@@ -67,7 +67,7 @@ def test_few_values_have_a_bar_each():
 
 @pytest.mark.parametrize("value", [3, "123", ["1"], [1.5], None, [[1]], {"a": 1}, [float("nan")], [float("inf")]])
 def test_what_is_no_list_of_whole_numbers_is_refused(value):
-    with pytest.raises(LabError, match=r"'x' on rank 2 is no list of whole numbers. Append one at a time"):
+    with pytest.raises(LabError, match=r"'x' on rank 2 is not a list of whole numbers. Append one at a time"):
         Histogram({"x": {0: [1], 2: value}})
 
 

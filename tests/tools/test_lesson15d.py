@@ -146,7 +146,7 @@ def test_a_step_and_a_run_draw_themselves_and_their_words_hold_every_part(steps)
     run = draw(events.train(steps["ring"]))
     assert "% computing" in repr(run)
     assert "lost work" in run._repr_html_()
-    with pytest.raises(LabError, match="is no schedule"):
+    with pytest.raises(LabError, match="is not a schedule"):
         draw({"a": 1})
 
 

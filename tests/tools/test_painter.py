@@ -127,13 +127,13 @@ def test_equal_layouts_give_equal_pictures():
 
 @pytest.mark.parametrize("mesh", [0, 1, 9, True, (2, 1), (2, 2, 2), (3, 3), "4", (2.0,), ()])
 def test_what_is_no_mesh_is_refused(mesh):
-    with pytest.raises(LabError, match="is no mesh to paint"):
+    with pytest.raises(LabError, match="is not a mesh to paint"):
         Painter(mesh)
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (4, 4, 0), (4, 4, 65), "444", (4, 4, 4.0), 4])
 def test_what_is_no_shape_is_refused(shape):
-    with pytest.raises(LabError, match="is no shape to paint"):
+    with pytest.raises(LabError, match="is not a shape to paint"):
         Painter(4, shape=shape)
 
 
@@ -142,7 +142,7 @@ def test_what_is_no_layout_is_refused(cut):
     with pytest.raises(LabError, match="x='rows'"):
         Painter(4, x=cut)
     painter = Painter(4)
-    with pytest.raises(LabError, match="is no layout"):
+    with pytest.raises(LabError, match="is not a layout"):
         painter.go(x=cut)
     assert painter.painting.product.x == ("rows",), "and it stays as it was"
 

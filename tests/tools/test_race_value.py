@@ -44,7 +44,7 @@ def test_who_does_not_count_counts_nowhere_and_is_named():
     race = raced(out={MINE: "did not finish at 4 B", "MPI": "MPI is not installed."})
     assert "✗ mine(x): did not finish at 4 B" in repr(race)
     assert "MPI is not installed." in repr(race)
-    assert "✗ MPI" not in repr(race), "it is no fault of the learner's"
+    assert "✗ MPI" not in repr(race), "it is not a fault of the learner's"
     assert race.ratio(MINE, 4) is None
     assert not race.right
 

@@ -213,7 +213,7 @@ def test_every_bundled_xml_is_one():
     ("text", "says"),
     [
         ("hello", "There is no matrix"),
-        ("<system", "This is no XML"),
+        ("<system", "This is not XML"),
         ("<graphs/>", "a graph of NCCL .* Give the file of NCCL_TOPO_DUMP_FILE"),
         ('<system><cpu numaid="0"><pci busid="0000:00:16.0"/></cpu></system>', "names no GPU"),
         ("\tGPU0\tGPU1\nGPU0\t X \n", "Paste it whole"),

@@ -37,7 +37,7 @@ def draw(
         if hasattr(first, "drawn_beside"):
             return first.drawn_beside(schedule)
     if not isinstance(schedule, Schedule):
-        raise LabError(f"{type(schedule).__name__} is no schedule. Draw one of schedules.of('all_reduce', 4).")
+        raise LabError(f"{type(schedule).__name__} is not a schedule. Draw one of schedules.of('all_reduce', 4).")
     if step is not None and schedule.steps:
         return OneStep(schedule, step)
     return Drawn(schedule) if hosts is None else OnHosts(schedule, hosts)

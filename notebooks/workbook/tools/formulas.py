@@ -57,7 +57,7 @@ def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int 
     if algorithm not in known:
         raise LabError(f"No formula for {op!r} by {algorithm!r}. For {op} there is: {', '.join(known) or 'nothing'}.")
     if np.any(np.less(n, 1)):
-        raise LabError(f"n={n!r} is no number of ranks. Choose 1 or more.")
+        raise LabError(f"n={n!r} is not a number of ranks. Choose 1 or more.")
     f = known[algorithm](n, pieces, aggregate)
     shares = f.sent, f.total, f.serial, f.added
     steps, sent, total, serial, added = (np.where(np.greater(n, 1), x, 0 * x) for x in (f.steps, *shares))

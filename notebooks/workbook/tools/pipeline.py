@@ -147,7 +147,7 @@ def play(orders: Sequence[Iterable[Sequence[Any]]], units: Mapping[str, float] =
 def operation(op: Sequence[Any]) -> Operation:
     """Return an operation with its chunk; raise `LabError` for what is none."""
     if not isinstance(op, (tuple, list)) or len(op) not in (2, 3) or op[0] not in NAMES:
-        raise LabError(f'{op!r} is no operation. Write ("F", 0) for the forward pass of micro-batch 0, or ("B", 0).')
+        raise LabError(f'{op!r} is not an operation. Write ("F", 0) to take micro-batch 0 forward, or ("B", 0).')
     return str(op[0]), int(op[1]), int(op[2]) if len(op) == 3 else 0
 
 

@@ -128,7 +128,7 @@ def held(
     left out, and so is what computing needs for a moment.
     """
     if zero not in (0, 1):
-        raise LabError(f"zero={zero!r} is no stage that this plan knows. Choose 0 (no shards) or 1.")
+        raise LabError(f"zero={zero!r} is not a stage that this plan knows. Choose 0 (no shards) or 1.")
     mine = parameters(model, mesh, stage)
     states = {kind: getattr(recipe, kind) * mine for kind in KINDS}
     states["optimizer"] /= mesh.data if zero else 1

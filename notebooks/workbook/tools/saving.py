@@ -39,7 +39,7 @@ def save_page(file: str, title: str, style: str, body: str, how: str, like: str,
     """Save HTML as a page to print under a name such as `like`; its path. Raises `LabError` as `save` does."""
     path = Path(file)
     if path.suffix not in (".html", ".htm"):
-        raise LabError(f"{file!r} is no page. Choose a name such as {like}.")
+        raise LabError(f"{file!r} is not a page. Choose a name such as {like}.")
     head = f"<meta charset='utf-8'><title>{title}</title><style>{style}</style>"
     page = f"{MARK} --><!doctype html><html lang='en'><head>{head}</head><body>{body}</body></html>\n"
     save(path, page, how, lambda text: "" if text.startswith(MARK) else f"was not written by {how}", overwrite)

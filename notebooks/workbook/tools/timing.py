@@ -30,7 +30,7 @@ def busbw_factor(op: str, n: int) -> float:
     if op == "barrier":
         raise LabError("A barrier carries no data and has no bandwidth. Ask for its time alone.")
     if n < 1:
-        raise LabError(f"n={n!r} is no number of ranks. Give 1 or more.")
+        raise LabError(f"n={n!r} is not a number of ranks. Give 1 or more.")
     return float(_busbw(op)[1](n))
 
 

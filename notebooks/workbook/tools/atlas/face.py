@@ -163,7 +163,7 @@ class Atlas(Box):
                 continue
             control = known.get(name)
             if control is None:
-                raise LabError(f"{name!r} is no control here. Choose one of: {', '.join(known)}, model.")
+                raise LabError(f"{name!r} is not a control here. Choose one of: {', '.join(known)}, model.")
             value = 0 if name == "n" and value is None else MOST * (value - 1) if name == "page" else value
             if name == "limits":
                 control.value = bool(value)

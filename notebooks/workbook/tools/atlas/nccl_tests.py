@@ -274,7 +274,7 @@ def _operation(
         raise LabError(f"{named[0]}_perf is a program that is not known here. Paste the output of a different program.")
     names = list(dict.fromkeys(PROGRAMS[name] for name in named if name in PROGRAMS))
     if given and given not in timing.OPS:
-        raise LabError(f"{given!r} is no operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
+        raise LabError(f"{given!r} is not an operation of nccl-tests. Choose one of: {', '.join(timing.OPS)}.")
     if len(names) == 1 or (given and given in (names or [given])):
         return (names[0] if len(names) == 1 else given), ""
     row, unchecked = rows[0], ("all_to_all", "send_recv")  # in place

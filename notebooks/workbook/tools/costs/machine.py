@@ -51,7 +51,7 @@ class Cluster:
         if self.generation not in GENERATIONS:
             raise LabError(f"generation={self.generation!r} is unknown. Choose one of: {', '.join(GENERATIONS)}.")
         if not re.fullmatch(r"\d+\.\d+\.\d+", self.nccl):
-            raise LabError(f"nccl={self.nccl!r} is no version. Give three numbers, such as 2.28.9.")
+            raise LabError(f"nccl={self.nccl!r} is not a version. Give three numbers, such as 2.28.9.")
         if self.fabric not in FABRICS:
             raise LabError(f"fabric={self.fabric!r} is unknown. Choose one of: {', '.join(FABRICS)}.")
 

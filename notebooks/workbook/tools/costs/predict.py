@@ -1,8 +1,8 @@
 """Price whole algorithms by their steps and bytes alone: where every link is alike, and on a described cluster.
 
 T = steps·α + serial·S·β + added·S·γ, with α in seconds per message, β in seconds per byte, γ in seconds per byte that
-is added; steps, bytes and S are those of `workbook.tools.formulas`, where the sources stand. Where links are alike, every
-rank has one of its own, both ways at once; a cluster has two kinds of link, and S is nccl-tests' size.
+is added; steps, bytes and S are those of `workbook.tools.formulas`, where the sources stand. Where links are alike,
+every rank has one of its own, both ways at once; a cluster has two kinds of link, and S is nccl-tests' size.
 """
 
 from __future__ import annotations

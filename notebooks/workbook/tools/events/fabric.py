@@ -54,7 +54,7 @@ class Fabric:
         if min(self.gpus, self.nics, self.leaf) < 1 or self.gpus % self.nics:
             raise LabError(f"{self.nics} NICs cannot be dealt out to {self.gpus} ranks of a host. Choose a divisor.")
         if self.over < 1:
-            raise LabError(f"over={self.over:g} is no oversubscription. Choose 1 (none) or more.")
+            raise LabError(f"over={self.over:g} is not an oversubscription. Choose 1 (none) or more.")
 
     def but(self, **changes: Any) -> Fabric:
         """Return the same fabric with some numbers changed."""

@@ -87,7 +87,7 @@ def all_reduce(way: str, fabric: Fabric, n: int, nbytes: float, ready: Numbers |
     as waiting for the slowest.
     """
     if way not in WAYS:
-        raise LabError(f"{way!r} is no all-reduce here. Choose one of: {', '.join(WAYS)}.")
+        raise LabError(f"{way!r} is not an all-reduce here. Choose one of: {', '.join(WAYS)}.")
     hosts = fabric.hosts(n)
     begins = np.zeros(n) if ready is None else np.asarray(ready, float)
     if begins.shape != (n,):

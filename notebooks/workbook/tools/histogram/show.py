@@ -22,7 +22,7 @@ def histogram(lab: Any, *expressions: str, mean: bool = True) -> Histogram:
     >>> lab.histogram("free", "bounded")     # on one scale
     >>> lab.histogram("expert", mean=False)  # of numbers that are names: their mean says nothing
 
-    Ranks that lack the list are left out. Raises `LabError` where all do, or where it is no list of whole numbers.
+    Ranks that lack the list are left out. Raises `LabError` where all do, or where it is not a list of whole numbers.
     """
     arguments.quoted('which numbers to count: lab.histogram("staleness"), where a rank has a list of them', expressions)
     return Histogram({expression: lab._held(expression) for expression in expressions}, mean)
@@ -89,7 +89,7 @@ def _whole(name: str, rank: int, value: Any) -> list[int]:
         numbers = None
     if numbers is None or any(isinstance(v, (str, bytes)) or v != whole for v, whole in numbers):
         raise LabError(
-            f"{name!r} on rank {rank} is no list of whole numbers. Append one at a time, such as "
+            f"{name!r} on rank {rank} is not a list of whole numbers. Append one at a time, such as "
             f"{name if name.isidentifier() else 'staleness'}.append(version - read)."
         )
     return [whole for _, whole in numbers]

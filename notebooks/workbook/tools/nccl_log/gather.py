@@ -93,7 +93,7 @@ def read(text: str) -> Log:
     lines = [(told, events(told.message, told.level)) for told in map(line, text.splitlines()) if told]
     if all(VERSION.fullmatch(told.message) for told, _ in lines):
         if what := next((what for pattern, what in ELSEWHERE if pattern.search(text)), ""):
-            raise LabError(f"This is no log of NCCL's but {what}.")
+            raise LabError(f"This is not a log of NCCL's but {what}.")
         if not lines:
             raise LabError(f"No line of this is NCCL's. {PASTE}")
     processes, named = _members(lines)

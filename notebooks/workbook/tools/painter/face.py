@@ -155,7 +155,7 @@ def _mesh(mesh: Any) -> Mesh:
     sizes = (mesh,) if isinstance(mesh, int) else tuple(mesh) if isinstance(mesh, (tuple, list)) else ()
     good = all(isinstance(size, int) and not isinstance(size, bool) and size > 1 for size in sizes)
     if not good or not 1 <= len(sizes) <= 2 or prod(sizes) > MOST:
-        raise LabError(f"mesh={mesh!r} is no mesh to paint. Give from 2 to {MOST} ranks, or a grid of them: (2, 2).")
+        raise LabError(f"mesh={mesh!r} is not a mesh to paint. Give from 2 to {MOST} ranks, or a grid of them: (2, 2).")
     return sizes
 
 
@@ -165,5 +165,5 @@ def _shape(shape: Any, n: int) -> tuple[int, int, int]:
         return side, side, side
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
     if len(sizes) != 3 or not all(isinstance(size, int) and 0 < size <= 64 for size in sizes):
-        raise LabError(f"shape={shape!r} is no shape to paint. Give (m, k, n) up to 64 each, such as shape=(4, 8, 4).")
+        raise LabError(f"shape={shape!r} is not a shape to paint. Give (m, k, n) up to 64 each, as shape=(4, 8, 4).")
     return sizes

@@ -211,7 +211,7 @@ def multiplied(x: Layout, w: Layout, shape: tuple[int, int, int], mesh: Mesh) ->
     """Find the product of X and W with the fewest collectives before it, and of these the one that sends the least.
 
     What turns a partial sum into parts of the result (reduce-scatters) is sent, too: a way that leaves the adding up
-    to others is no cheaper.
+    to others is not cheaper.
 
     >>> multiplied(("columns",), ("rows",), (4, 4, 4), (4,)).y
     ('partial',)
@@ -279,7 +279,7 @@ def layout(said: str | Sequence[str], mesh: Mesh, name: str = "X") -> Layout:
     if len(words) != len(mesh) or any(word not in CUTS for word in words):
         wanted = "rows" if len(mesh) == 1 else tuple([ROWS, WHOLE, COLUMNS][i % 3] for i in range(len(mesh)))
         raise LabError(
-            f"{name.lower()}={said!r} is no layout on a mesh of {' × '.join(map(str, mesh))} ranks. Give "
+            f"{name.lower()}={said!r} is not a layout on a mesh of {' × '.join(map(str, mesh))} ranks. Give "
             f'"rows", "columns" or "whole" for each of its dimensions: {name.lower()}={wanted!r}.'
         )
     return words

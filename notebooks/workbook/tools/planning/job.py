@@ -98,10 +98,10 @@ class Plan:
         if self.order not in ORDERS:
             raise LabError(f"order={self.order!r} is none. Choose one of: {', '.join(map(repr, ORDERS))}.")
         if self.zero not in range(len(STAGES)):
-            raise LabError(f"zero={self.zero!r} is no stage of ZeRO. Choose 0, 1, 2 or 3.")
+            raise LabError(f"zero={self.zero!r} is not a stage of ZeRO. Choose 0, 1, 2 or 3.")
         whole = (self.data, self.tensor, self.pipe, self.micro)
         if min(whole) < 1 or any(int(k) != k for k in whole):
-            raise LabError(f"data, tensor, pipe, micro = {whole} is no plan. Give whole numbers from 1 on.")
+            raise LabError(f"data, tensor, pipe, micro = {whole} is not a plan. Give whole numbers from 1 on.")
 
     @property
     def mesh(self) -> Mesh:

@@ -45,7 +45,7 @@ def places(plan: Plan, per_host: int) -> Places:
 
     def edge(name: str, step: int, ends: bool) -> Edge:
         to = np.roll(ranks, -step, axis=names.index(name)).ravel()
-        if ends:  # a pipeline is no ring
+        if ends:  # a pipeline is not a ring
             last = (at[name] + step < 0) | (at[name] + step >= getattr(plan, name))
             to = np.where(last, np.arange(ranks.size), to)
         return Edge(to, host[to] != host)

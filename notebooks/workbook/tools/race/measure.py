@@ -134,7 +134,7 @@ def _checked(
     if dtype not in DTYPES:
         raise LabError(f"dtype={dtype!r} is unknown here. Choose one of {', '.join(DTYPES)}.")
     if not isinstance(repeat, int) or repeat < 1:
-        raise LabError(f"repeat={repeat!r} is no number of repetitions. Give 1 or more, such as repeat=9.")
+        raise LabError(f"repeat={repeat!r} is not a number of repetitions. Give 1 or more, such as repeat=9.")
     wanted = list(SIZES if sizes is None else sizes)
     if not wanted or not all(isinstance(s, int) and not isinstance(s, bool) and s >= DTYPES[dtype] for s in wanted):
         raise LabError(f"sizes={sizes!r}: give whole numbers of bytes, {DTYPES[dtype]} or more, such as [4, 2**20].")
@@ -147,6 +147,6 @@ def _checked(
             names = set()
         if "x" not in names:
             raise LabError(
-                f'{code!r} is no expression of x. Write what you would call: lab.race("ring_all_reduce(x)").'
+                f'{code!r} is not an expression of x. Write what you would call: lab.race("ring_all_reduce(x)").'
             )
     return list(dict.fromkeys([REFERENCE, *expressions])), sorted({s // DTYPES[dtype] * DTYPES[dtype] for s in wanted})

@@ -62,9 +62,9 @@ def slow_link(rate: float | None, hosts: Sequence[Sequence[int]] | None = None, 
     outside Linux, and on NCCL, whose data does not go through these connections.
     """
     if rate is not None and (not isinstance(rate, (int, float)) or isinstance(rate, bool) or not 0 < rate < UNPACED):
-        raise LabError(f"rate={rate!r} is no number of bytes per second. Give one such as 25e6, or None for no limit.")
+        raise LabError(f"rate={rate!r} is not a number of bytes per second. Give one, as 25e6, or None for no limit.")
     if not isinstance(share, int) or isinstance(share, bool) or share < 1:
-        raise LabError(f"share={share!r} is no number of connections. Give 1 or more.")
+        raise LabError(f"share={share!r} is not a number of connections. Give 1 or more.")
     if sys.platform != "linux":
         raise LabError(f"{sys.platform} paces no connection; Linux does. Go on without the slow link.")
     if dist.is_initialized() and "nccl" in dist.get_backend_config():

@@ -1,8 +1,8 @@
 """A cell as one of MPI's ranks runs it, for `workbook.tools.mpi`: what it printed, or how it ended. No torch.
 
 `mpiexec -n 4 python -m workbook.tools.rank.mpi_cell cell.py` prints one line per rank, when that rank is through: JSON
-with its number, its text and its error. mpiexec interrupts the other ranks where one ends too early: that is no error
-of theirs.
+with its number, its text and its error. mpiexec interrupts the other ranks where one ends too early: that is not
+an error of theirs.
 """
 
 from __future__ import annotations

@@ -59,6 +59,6 @@ def check(name: str, op: str, ops: Sequence[str], n: int, root: int = 0) -> None
     if op not in ops:
         raise LabError(f"{name} is no {op}. It does {', '.join(ops)}; schedules.of({op!r}, n) lists what does it.")
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise LabError(f"n={n!r} is no number of ranks. Choose 1 or more.")
+        raise LabError(f"n={n!r} is not a number of ranks. Choose 1 or more.")
     if root not in range(n):
         raise LabError(f"There is no rank {root!r} among {n}. Choose a root of 0 to {n - 1}.")

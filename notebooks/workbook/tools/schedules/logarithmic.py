@@ -11,7 +11,7 @@ from workbook.tools.schedules.schedule import Schedule, Send, Step
 def recursive_doubling(op: str, n: int) -> Schedule:
     """Exchange the whole buffer with the rank 2ᵏ away in step k: log2 N steps, S·log2 N bytes from each.
 
-    Where N is no power of two, the ranks that are too many hand theirs to a neighbour first (Thakur, Rabenseifner,
+    Where N is not a power of two, the ranks that are too many hand theirs to a neighbour first (Thakur, Rabenseifner,
     Gropp 2005) and get the result last: two more steps.
 
     >>> len(recursive_doubling("all_reduce", 8).steps), len(recursive_doubling("all_reduce", 6).steps)
@@ -27,7 +27,7 @@ def recursive_doubling(op: str, n: int) -> Schedule:
 def halving_doubling(op: str, n: int) -> Schedule:
     """Rabenseifner's: exchange halves with a neighbour, quarters with the rank 2 away, … and all of it backwards.
 
-    The bytes of a ring in 2·log2 N steps, the large messages near. Where N is no power of two it is folded as in
+    The bytes of a ring in 2·log2 N steps, the large messages near. Where N is not a power of two it is folded as in
     recursive doubling. Alone, a reduce-scatter begins with the farthest (recursive halving) and an all-gather ends
     with it, so that rank r has chunk r; both need a power of two.
 

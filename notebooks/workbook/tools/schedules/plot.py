@@ -21,7 +21,7 @@ LEFT, HEAD, FOOT, EDGE = 1.8, 0.85, 0.25, 0.4
 MIDDLE = 1.55  # between two states, where the arrows are
 WIDE = FULL  # units that a row of panels may take
 LINE = 0.42
-GREY = "#8c8c8c"  # of a switch, which is no rank
+GREY = "#8c8c8c"  # of a switch, which is not a rank
 LEVEL, STRIDE = 0.95, 0.95  # of a tree
 OUTLINES: dict[str, dict[str, Any]] = {
     "empty": {"edgecolor": FAINT, "linewidth": 0.5, "linestyle": (0, (2, 2)), "zorder": 2},

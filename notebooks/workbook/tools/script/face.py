@@ -78,7 +78,7 @@ def _path(file: str) -> Path:
     path = Path(file)
     if path.suffix != ".py" or not path.stem.isidentifier():
         name = "".join(c if c.isalnum() else "_" for c in path.stem) or "mean"
-        raise LabError(f"{str(file)!r} is no name of a program. Choose one such as lab.script('{name}.py').")
+        raise LabError(f"{str(file)!r} is not a name of a program. Choose one such as lab.script('{name}.py').")
     if path.stem in HIDES:
         raise LabError(
             f"A program named {path.name} would stand in the way of Python's module {path.stem}. Choose another name: "
@@ -101,7 +101,7 @@ def _chosen(ran: Sequence[Cell], cells: Sequence[int] | None, last: int | None) 
             )
         return [cell for cell in ran if cell.number in wanted]
     if last is not None and (not isinstance(last, int) or last < 1):
-        raise LabError(f"last={last!r} is no number of cells. Give 1 or more, such as last=2.")
+        raise LabError(f"last={last!r} is not a number of cells. Give 1 or more, such as last=2.")
     kept = once(ran)
     if last is None:
         return kept

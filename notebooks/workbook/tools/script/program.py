@@ -69,7 +69,7 @@ class Program:
 def program(cells: Sequence[Cell], n: int, backend: str, file: str) -> Program:
     """Write the program of these cells, in this order, for `n` ranks.
 
-    Left out are cells that did not run to their end, and what is no plain Python.
+    Left out are cells that did not run to their end, and what is not plain Python.
     """
     found = [(cell, _why_not(cell)) for cell in cells if cell.body.strip()]
     good = without_replaced([cell for cell, why in found if not why])
@@ -105,7 +105,7 @@ def _why_not(cell: Cell) -> str:
         if _awaits(cell.body):
             return "it awaits outside of an async def, as only notebooks can"
         ipython = next((s for line in cell.body.splitlines() if (s := line.strip()).startswith(("%", "!"))), "")
-        return f"{ipython.split()[0]} is IPython's, not Python's" if ipython else "it is no plain Python"
+        return f"{ipython.split()[0]} is IPython's, not Python's" if ipython else "it is not plain Python"
     return ""
 
 

@@ -124,7 +124,7 @@ def sheet(lab: Any) -> CheatSheet:
         finally:
             lab.run(GIVE_BACK)
     finally:
-        engines.cells = ran  # the sheet's calls are no cells of the learner's
+        engines.cells = ran  # the sheet's calls are not cells of the learner's
     return CheatSheet(drawn, lab.n, lab.backend)
 
 

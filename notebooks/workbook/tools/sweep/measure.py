@@ -84,11 +84,11 @@ def _checked(
 ) -> list[int]:
     """Return how many elements each measurement has in all: a multiple of the number of ranks where these get parts."""
     if op not in OPS:
-        raise LabError(f"{op!r} is no operation to sweep. Choose one of {', '.join(OPS)}.")
+        raise LabError(f"{op!r} is not an operation to sweep. Choose one of {', '.join(OPS)}.")
     if dtype not in DTYPES:
         raise LabError(f"dtype={dtype!r} is unknown here. Choose one of {', '.join(DTYPES)}.")
     if not isinstance(repeat, int) or repeat < 1:
-        raise LabError(f"repeat={repeat!r} is no number of repetitions. Give 1 or more, such as repeat=31.")
+        raise LabError(f"repeat={repeat!r} is not a number of repetitions. Give 1 or more, such as repeat=31.")
     chosen = list(range(engines.n)) if ranks is None else list(ranks)
     if len(set(chosen)) != len(chosen) or not set(chosen) <= set(range(engines.n)):
         raise LabError(f"ranks={ranks!r}: this lab has the ranks 0 to {engines.n - 1}. Choose among them, each once.")

@@ -161,7 +161,7 @@ def level(path: str) -> int:
     """
     word = re.sub(r"(NV|XGMI)\d+", "NV", path)
     if word not in MEANS:
-        raise LabError(f"{path!r} is no path. There are {listed([*MEANS])}, NV with the number of links.")
+        raise LabError(f"{path!r} is not a path. There are {listed([*MEANS])}, NV with the number of links.")
     return [*MEANS].index(word)
 
 

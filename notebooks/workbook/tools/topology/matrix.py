@@ -98,7 +98,7 @@ def _paths(device: str, cells: list[str], columns: list[str]) -> list[str]:
     paths = _first(cells)
     rest = cells[len(paths) :]
     if len(paths) < len(columns) and rest and not AFFINITY.fullmatch(rest[0]) and rest[0] != "N/A":
-        raise LabError(f"{rest[0]!r}, in the row of {device}, is no path that is known here. {PASTE}")
+        raise LabError(f"{rest[0]!r}, in the row of {device}, is not a path that is known here. {PASTE}")
     if len(paths) != len(columns):
         raise LabError(f"The row of {device} has {len(paths)} paths for {len(columns)} devices. Paste it whole.")
     if [other for other, path in zip(columns, paths, strict=True) if path == "X"] != [device]:

@@ -41,7 +41,7 @@ def read(text: str, name: str = "this machine", source: str = "NCCL_TOPO_DUMP_FI
     try:
         root = ElementTree.fromstring(systems[0] if systems else text[max(text.find("<"), 0) :])
     except (ElementTree.ParseError, ValueError) as error:
-        raise LabError(f"This is no XML ({error}). Give the whole file that NCCL_TOPO_DUMP_FILE names.") from None
+        raise LabError(f"This is not XML ({error}). Give the whole file that NCCL_TOPO_DUMP_FILE names.") from None
     if root.tag != "system":
         raise LabError(f"NCCL's topology begins with <system>, and this with <{root.tag}>. Give the topology's file.")
     cpus = list(root.iter("cpu"))

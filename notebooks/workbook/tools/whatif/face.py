@@ -224,7 +224,7 @@ class WhatIf(Box):
 def _near(options: Any, value: Any) -> Any:
     """Choose the option nearest to a value on a logarithmic scale."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)) or not value > 0:
-        raise LabError(f"{value!r} is no place on this slider. Give a number above zero.")
+        raise LabError(f"{value!r} is not a place on this slider. Give a number above zero.")
     return min(options, key=lambda o: abs(np.log(o / value)))
 
 
