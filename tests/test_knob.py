@@ -225,9 +225,9 @@ def test_keys_pressed_in_it_do_not_reach_the_notebook(knob):
     ("choices", "said"),
     [
         ({}, "needs something to choose"),
-        ({"cap": []}, "no list to choose from"),
-        ({"cap": 25}, "no list to choose from"),
-        ({"cap": "fast"}, "no list to choose from"),
+        ({"cap": []}, "not a list to choose from"),
+        ({"cap": 25}, "not a list to choose from"),
+        ({"cap": "fast"}, "not a list to choose from"),
         ({"cap": [1, [2]]}, r"\[2\], which no slider can show"),
         ({"cap": [1, 2, 1.0]}, "1.0 twice"),
         ({"cap": [0, False]}, "False twice"),

@@ -32,9 +32,9 @@ then the one that has just come in, and so on round the ring. No rank sends more
 """)
 
 two_calls = ask("""
-Each of these pairs of calls does the work of a single call. With which pair does the busiest of the four ranks send
-**no more** bytes than with the single call? (Gloo makes one of the three single calls out of an all-reduce, and throws
-a part of the result away.)
+Each of these pairs of calls does the work of a single call. (Gloo makes one of the three single calls out of an
+all-reduce, and throws a part of the result away.) With which pair does the busiest of the four ranks send **no more**
+bytes than with the single call?
 ( ) gather, then broadcast, for an all-gather
     > This would be true if the broadcast were free. Its root has to send the whole result, more than once.
 (x) reduce, then scatter, for a reduce-scatter

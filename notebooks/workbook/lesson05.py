@@ -140,11 +140,13 @@ def run_bench_by_hand(bench_by_hand, seconds):
     It moves by 2 to 8 s in each call of the work, by much more while the rank warms up, and by the wait for the
     late ranks where no barrier was called before.
     """
-    seconds, now, calls, together = seconds.tolist(), [0.0], [], [False]
+    seconds, now, calls, together, apart = seconds.tolist(), [0.0], [], [False], []
     real = dist.barrier
 
     def work():
         assert len(calls) < len(seconds), f"it calls work() more than {len(seconds)} times"
+        if not together[0] and len(calls) >= 3:
+            apart.append(len(calls) - 2)
         now[0] += seconds[len(calls)] + (0.0 if together[0] else 20.0 + rank)
         calls.append(None)
         together[0] = False
@@ -155,7 +157,9 @@ def run_bench_by_hand(bench_by_hand, seconds):
         return real(*args, **kwargs)
 
     with patch.object(dist, "barrier", barrier):
-        return float(bench_by_hand(work, lambda: now[0], len(seconds) - 3))
+        found = float(bench_by_hand(work, lambda: now[0], len(seconds) - 3))
+    assert not apart, f"repeat {apart[0]} begins without a barrier, so the ranks do not start together"
+    return found
 
 
 @exercise(

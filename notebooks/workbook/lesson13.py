@@ -244,7 +244,7 @@ def run_copy_in(copy_in, x, slope, halves=False):
 
 @exercise("f: before the columns", _copied, minutes=5, inputs=partial(_equal, 0), **ONE_ALL_REDUCE, harness=run_copy_in)
 def copy_in(x, group=None):
-    """Return x; in the backward pass, add up the gradients of all ranks.
+    """Return x, with the backward pass that the columns need.
 
     Megatron calls this function **f**. It stands before the columns: forward, `x` as it is; backward, the sum of the
     gradients that all ranks' columns have for `x`. After it, this rank's columns are an ordinary layer,
@@ -309,7 +309,8 @@ def sum_out(partial, group=None):
     Hint: All ranks compute one and the same loss. There are no different losses that would have to be added up.
     Hint: Forward: clone `partial`, all-reduce the clone, return it. Backward: return `dy`.
     Afterwards: f and g mirror each other: f copies forward and sums backward, g sums forward and copies backward. The
-    Megatron paper calls them conjugate.
+    Megatron paper calls them conjugate. (`dist.all_reduce` on a clone is right here without a `Function`: autograd does
+    not see it, and passes `dy` on unchanged.)
     """
 
     class G(torch.autograd.Function):

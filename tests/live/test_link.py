@@ -124,8 +124,8 @@ def test_all_reduce_still_adds_up_and_what_crossed_is_counted_on_the_slow_connec
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        ("slow_link(0, [[0, 1], [2, 3]])", "no number of bytes per second"),
-        ("slow_link(5e6, [[0, 1], [2, 3]], share=0)", "no number of connections"),
+        ("slow_link(0, [[0, 1], [2, 3]])", "not a number of bytes per second"),
+        ("slow_link(5e6, [[0, 1], [2, 3]], share=0)", "not a number of connections"),
         ("slow_link(5e6, [[0, 1], [2]])", "does not have each of the ranks 0 to 3 once"),
         ("slow_link(5e6)", "All ranks are on one host"),
     ],

@@ -104,10 +104,10 @@ def test_mpi_races_where_it_is_installed_and_else_the_board_says_so(contestants)
     ("codes", "options", "says"),
     [
         ([], {}, "Say in quotes who races"),
-        (["dist.barrier()"], {}, "no expression of x"),
-        (["x +"], {}, "no expression of x"),
+        (["dist.barrier()"], {}, "not an expression of x"),
+        (["x +"], {}, "not an expression of x"),
         (["f"], {"sizes": [2]}, "whole numbers of bytes, 4 or more"),
-        (["f"], {"repeat": 0}, "no number of repetitions"),
+        (["f"], {"repeat": 0}, "not a number of repetitions"),
         (["f"], {"dtype": "complex3"}, "unknown here"),
         (["f"], {"sizes": [2**45]}, "GiB are free"),
     ],

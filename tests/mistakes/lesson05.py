@@ -45,7 +45,11 @@ bench_by_hand = """
 wrong | does not warm up | on ranks 0, 1 element 0 is 107
     -     for _ in range(3):
     -         work()
-wrong | lets the ranks start when they like | on ranks 0, 1 element 0 is 24.5 | dist.barrier() →
+wrong | lets the ranks start when they like | repeat 1 begins without a barrier | dist.barrier() →
+wrong | times the barrier, too | on ranks 0, 1 element 0 is 20.5
+    -         dist.barrier()
+              began = clock()
+    +         dist.barrier()
 wrong | takes each rank's median first, then the slowest of these | on ranks 0, 1 element 0 is 6
     -     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     -     return slowest.quantile(0.5).item()
