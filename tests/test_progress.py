@@ -226,18 +226,25 @@ def test_on_a_way_the_next_thing_is_an_open_exercise_of_the_stop_or_else_the_nex
 ):
     overview(None, way="90 minutes")
     solve("average_gradients")
-    stop = "Next stop: [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
+    stop = "At the end of this stop, go on with [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
     assert told("average_gradients") == overview(None).next == stop, "hello_sum is not part of the way"
-    assert 'Next stop: <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.' in overview(None)._repr_html_()
+    assert (
+        'At the end of this stop, go on with <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.'
+        in overview(None)._repr_html_()
+    )
     assert overview(None, "00").caption == f"1 of 2 exercises solved. {stop}"
     assert '<a href="01-meet-the-ranks.ipynb#Who-is-who">' in overview(None, "00")._repr_html_()
-    assert overview(None, "01").next.startswith("Next stop: [02 Close the ring]"), "as in that lesson's notebook"
+    assert overview(None, "01").next.startswith("At the end of this stop, go on with [02 Close the ring]"), (
+        "as in that lesson's notebook"
+    )
     monkeypatch.setenv("JPY_SESSION_NAME", "02-send-and-receive.ipynb")
     assert overview(None).next == "Next: gradient_back, in lesson 02."
     solve("gradient_back")
     assert told("gradient_back") == "Next: ring_shift, in lesson 02."
     solve("ring_shift")
-    assert told("ring_shift").startswith("Next stop: [04 Reduce-scatter and all-gather](04-everyone.ipynb#")
+    assert told("ring_shift").startswith(
+        "At the end of this stop, go on with [04 Reduce-scatter and all-gather](04-everyone.ipynb#"
+    )
 
 
 def test_a_stop_is_done_when_all_that_it_asks_is_done_and_then_the_way(place: Path):
@@ -249,11 +256,13 @@ def test_a_stop_is_done_when_all_that_it_asks_is_done_and_then_the_way(place: Pa
     assert [row.done for row in overview(None).rows] == [True, False, False, False]
     take(stops[3:])
     assert [row.done for row in overview(None).rows] == [True, True, False, True], "nothing is asked in 01's section"
-    assert overview(None).next.startswith("Next stop: [02 Close the ring]"), "one that was left out"
+    assert overview(None).next.startswith("At the end of this stop, go on with [02 Close the ring]"), (
+        "one that was left out"
+    )
     assert "✓&nbsp;done&nbsp;←&nbsp;you&nbsp;are&nbsp;here" in overview(None)._repr_html_()
     take(stops)
     assert repr(overview(None)).count("✓ done") == 4
-    end = "You have finished your way: [choose another](index.ipynb#Ways-through-the-workbook)."
+    end = "You have done all that your way asks. At its end, [choose another](index.ipynb#Ways-through-the-workbook)."
     assert overview(None).caption == f"Your way: 90 minutes. 4 of 4 exercises solved. {end}"
     assert told("sharded_step") == end
 
@@ -262,9 +271,9 @@ def test_a_last_stop_that_asks_nothing_is_the_next_one_until_it_is_open(place: P
     *stops, sheet = ways.ways()["two days"]
     overview(None, way="two days")
     take(stops)
-    assert overview(None).next == "Next stop: [Cheat sheet](cheat-sheet.ipynb)."
+    assert overview(None).next == "At the end of this stop, go on with [Cheat sheet](cheat-sheet.ipynb)."
     monkeypatch.setenv("JPY_SESSION_NAME", sheet.link)
-    assert overview(None).next.startswith("You have finished your way")
+    assert overview(None).next.startswith("You have done all that your way asks")
 
 
 def test_the_week_stops_at_every_lesson():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -101,7 +102,7 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         colour = BORDERS[SIGNS.get(self.state, WRONG)]
-        lines = "".join(f"<div>{escape(line)}</div>" for line in self._lines)
+        lines = "".join(f"<div>{re.sub(r'`([^`]+)`', r'<code>\1</code>', escape(line))}</div>" for line in self._lines)
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
         nexts = "".join(map(markdown.html, self._next))

@@ -168,7 +168,7 @@ def disagreement(calls: Mapping[int, Call], members: Sequence[int]) -> str:
     uneven = next((_uneven(calls, a, b) for a, b, d in _compared(calls, members) if d == what == ELEMENTS), "")
     remedy = uneven + REMEDY.get(what, SAME)
     if own := [calls[r] for i, r in come if what == ELEMENTS and calls[r].sizes and _differ(calls[r], i, calls[r], i)]:
-        cut = all(call.sizes and call.sizes[0] == call.sizes[1] for call in own)
+        cut = all(c.kind == "all_to_all" and c.sizes and c.sizes[0] == c.sizes[1] for c in own)
         remedy = (EQUAL if cut else ROOM[own[0].kind]).format(n=len(members))
     fault = f"The {what} does not fit" if what == ELEMENTS and len(told) == 1 else f"Ranks disagree on the {what}"
     return f"{fault}: {'; '.join(said)}. {remedy}"

@@ -18,7 +18,7 @@ from workbook.tools.progress.ways import Stop, asked, lessons, ways
 Known = dict[str, dict[str, Any]]  # what is kept of exercises, or of predictions, by name
 PLANS = "15c"  # the lesson of the Planner, which keeps the best plans
 SOLVED = "You have solved every exercise of the workbook."
-FINISHED = "You have finished your way: [choose another](index.ipynb#Ways-through-the-workbook)."
+FINISHED = "You have done all that your way asks. At its end, [choose another](index.ipynb#Ways-through-the-workbook)."
 
 
 def progress(lab: Any, lesson: str | int | None = None, *, way: str | None = None) -> LessonsTable | ProgressTable:
@@ -103,7 +103,7 @@ def _tiers(notebook: str, facts: Known) -> list[list[str]]:
 def _next_stop(stops: list[Stop], here: int, done: list[bool]) -> str:
     for at in [*range(here + 1, len(stops)), *range(here + 1)]:
         if not done[at]:
-            return f"Next stop: [{stops[at].says}]({stops[at].link})."
+            return f"At the end of this stop, go on with [{stops[at].says}]({stops[at].link})."
     return FINISHED
 
 
