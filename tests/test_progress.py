@@ -226,25 +226,21 @@ def test_on_a_way_the_next_thing_is_an_open_exercise_of_the_stop_or_else_the_nex
 ):
     overview(None, way="90 minutes")
     solve("average_gradients")
-    stop = "At the end of this stop, go on with [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
+    stop = "After this stop: [01 Who is who](01-meet-the-ranks.ipynb#Who-is-who)."
     assert told("average_gradients") == overview(None).next == stop, "hello_sum is not part of the way"
     assert (
-        'At the end of this stop, go on with <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.'
+        'After this stop: <a href="01-meet-the-ranks.ipynb#Who-is-who">01 Who is who</a>.'
         in overview(None)._repr_html_()
     )
     assert overview(None, "00").caption == f"1 of 2 exercises solved. {stop}"
     assert '<a href="01-meet-the-ranks.ipynb#Who-is-who">' in overview(None, "00")._repr_html_()
-    assert overview(None, "01").next.startswith("At the end of this stop, go on with [02 Close the ring]"), (
-        "as in that lesson's notebook"
-    )
+    assert overview(None, "01").next.startswith("After this stop: [02 Close the ring]"), "as in that lesson's notebook"
     monkeypatch.setenv("JPY_SESSION_NAME", "02-send-and-receive.ipynb")
     assert overview(None).next == "Next: gradient_back, in lesson 02."
     solve("gradient_back")
     assert told("gradient_back") == "Next: ring_shift, in lesson 02."
     solve("ring_shift")
-    assert told("ring_shift").startswith(
-        "At the end of this stop, go on with [04 Reduce-scatter and all-gather](04-everyone.ipynb#"
-    )
+    assert told("ring_shift").startswith("After this stop: [04 Reduce-scatter and all-gather](04-everyone.ipynb#")
 
 
 def test_a_stop_is_done_when_all_that_it_asks_is_done_and_then_the_way(place: Path):
@@ -256,9 +252,7 @@ def test_a_stop_is_done_when_all_that_it_asks_is_done_and_then_the_way(place: Pa
     assert [row.done for row in overview(None).rows] == [True, False, False, False]
     take(stops[3:])
     assert [row.done for row in overview(None).rows] == [True, True, False, True], "nothing is asked in 01's section"
-    assert overview(None).next.startswith("At the end of this stop, go on with [02 Close the ring]"), (
-        "one that was left out"
-    )
+    assert overview(None).next.startswith("After this stop: [02 Close the ring]"), "one that was left out"
     assert "✓&nbsp;done&nbsp;←&nbsp;you&nbsp;are&nbsp;here" in overview(None)._repr_html_()
     take(stops)
     assert repr(overview(None)).count("✓ done") == 4
@@ -271,7 +265,7 @@ def test_a_last_stop_that_asks_nothing_is_the_next_one_until_it_is_open(place: P
     *stops, sheet = ways.ways()["two days"]
     overview(None, way="two days")
     take(stops)
-    assert overview(None).next == "At the end of this stop, go on with [Cheat sheet](cheat-sheet.ipynb)."
+    assert overview(None).next == "After this stop: [Cheat sheet](cheat-sheet.ipynb)."
     monkeypatch.setenv("JPY_SESSION_NAME", sheet.link)
     assert overview(None).next.startswith("You have done all that your way asks")
 

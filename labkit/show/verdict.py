@@ -102,7 +102,8 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         colour = BORDERS[SIGNS.get(self.state, WRONG)]
-        lines = "".join(f"<div>{re.sub(r'`([^`]+)`', r'<code>\1</code>', escape(line))}</div>" for line in self._lines)
+        coded = (re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(line)) for line in self._lines)
+        lines = "".join(f"<div>{line}</div>" for line in coded)
         printed = self._finding.printed
         shown = f"<div>It printed:</div><pre>{escape(printed)}</pre>" if printed else ""
         nexts = "".join(map(markdown.html, self._next))

@@ -103,7 +103,7 @@ def _tiers(notebook: str, facts: Known) -> list[list[str]]:
 def _next_stop(stops: list[Stop], here: int, done: list[bool]) -> str:
     for at in [*range(here + 1, len(stops)), *range(here + 1)]:
         if not done[at]:
-            return f"At the end of this stop, go on with [{stops[at].says}]({stops[at].link})."
+            return f"After this stop: [{stops[at].says}]({stops[at].link})."
     return FINISHED
 
 
