@@ -291,6 +291,12 @@ def run_overlapped(fn, xs, layout=((0, 1), (2,)), passes=1, turned=False, late=N
     early, few = left.index(min(left)), min(left) or "none"
     anew = ". This happens if finish() does not begin anew: the next pass has to count from nothing" if early else ""
     assert min(left) >= full, f"{said} in pass {early + 1}, and {few} had left{anew}"
+    sent = sum(op.bytes or 0 for op in Log.of(recorder.records()).ops if "all_reduce" in op.op)
+    held = passes * sum(x.nbytes for x in xs)
+    assert sent <= held, (
+        f"its all-reduces carry {sent} bytes, and the gradients have {held}: a bucket leaves once in a pass, and not "
+        "again at each later gradient"
+    )
     met = [sum(theirs[its[order.index(i)]] for theirs, its in zip(everyone, orders)) for i in range(len(xs))]
     _named(out, everyone, passes, {"lets a bucket leave as soon as it is full, though it is not its turn": met})
     return out

@@ -94,6 +94,28 @@ wrong | lets each bucket leave as soon as it is full | though it is not its turn
 wrong | does not begin anew for the next pass | in pass 2, and none had left. This happens if finish() does not begin
     -         there.clear()
     -         left.clear()
+wrong | lets every full bucket leave again at each later gradient | 24 bytes, and the gradients have 16: a bucket leaves
+    def overlapped(buckets):
+        there, left = set(), []
+
+        def ready(p):
+            there.add(p)
+            for bucket in buckets:
+                if there.issuperset(bucket):
+                    flat = torch.cat([q.grad.flatten() for q in bucket])
+                    left.append((dist.all_reduce(flat, async_op=True), flat, bucket))
+
+        def finish():
+            for work, flat, bucket in left:
+                work.wait()
+                for p, part in zip(bucket, flat.split([p.numel() for p in bucket])):
+                    p.grad.copy_(part.view_as(p) / world_size)
+            there.clear()
+
+        for bucket in buckets:
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(ready)
+        return finish
 raises | takes the first gradient for the whole bucket | Ranks 0, 1: AttributeError
     there.issuperset(buckets[len(left)]) → there.intersection(buckets[len(left)])
 """
