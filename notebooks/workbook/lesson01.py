@@ -15,7 +15,7 @@ from workbook.harnesses import as_many_groups, my_group, with_gradients
 from workbook.lesson00 import gradients_of
 
 if TYPE_CHECKING:
-    from labkit.rank.cell_names import device, dist, rank, torch, world_size
+    from labkit.rank.cell_names import device, dist, everyones, name_it, rank, torch, world_size
 
 
 def _teams(n: int, split: int | None) -> list[range]:
@@ -44,6 +44,25 @@ def _team(split):
     return my_group([range(split), range(split, world_size)])
 
 
+def run_average_in_team(fn, *grads, split):
+    """Average the gradients, and name what a sum over all ranks gives, or a division by their number."""
+    model, team, everyone = with_gradients(*grads), _team(split), everyones(grads)
+    mates = everyone[:split] if rank < split else everyone[split:]
+
+    def added(ranks, divisor):
+        sums = [sum(same) / divisor for same in zip(*ranks)]
+        return sums if len(sums) > 1 else sums[0]
+
+    out = gradients_of(fn(model, team), model)
+    slips = {
+        "adds up over all ranks: pass `group=team`": added(everyone, len(mates)),
+        "divides by the number of all ranks, and not of the team's": added(mates, world_size),
+        "averages over all ranks, and not over the team's": added(everyone, world_size),
+    }
+    name_it(out, added(mates, len(mates)), slips)
+    return out
+
+
 @exercise(
     "The mean gradient of a team",
     _team_means,
@@ -53,8 +72,7 @@ def _team(split):
     picture=lambda: counting(4, 3),
     # One team is a single rank, which needs no message; the given loop makes a call for each parameter.
     least=Least(sent=lambda n, S: 2 * (n - 2) / (n - 1) * S, memory=lambda n, S: 0),
-    setup=lambda *grads, split: (with_gradients(*grads), _team(split)),
-    collect=gradients_of,
+    harness=run_average_in_team,
 )
 def average_in_team(model, team):
     """Replace each gradient of the model by its mean over the ranks of the team.

@@ -1,7 +1,15 @@
 """Planted mistakes of lesson 01, in the form that `tests.mistakes` tells."""
 
 average_in_team = """
-wrong | forgets the team in the sum | on ranks 0, 1 element 0 is 30 | , group=team →
+wrong | forgets the team in the sum | 5. You get this if the function adds up over all ranks: pass `group=team`
+    , group=team →
+wrong | divides by the number of all ranks | 5. You get this if the function divides by the number of all ranks, and
+    dist.get_world_size(team) → world_size
+wrong | averages over all ranks | should be 5. You get this if the function averages over all ranks
+    -         dist.all_reduce(p.grad, group=team)
+    -         p.grad /= dist.get_world_size(team)
+    +         dist.all_reduce(p.grad)
+    +         p.grad /= world_size
 raises | hands the team over as the operation | Ranks 0–3: TypeError | , group=team → , team
 wrong | takes the teams to be halves | on rank 0 element 1 is 0.5 | dist.get_world_size(team) → max(1, world_size // 2)
 deadlock | lets the team's first rank alone make the call | Ranks 1, 3 finished the function without it
