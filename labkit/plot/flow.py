@@ -6,6 +6,7 @@ them it leaves its row over these tiles and comes to the other one from under th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ GAP = 0.22  # between groups of tiles
 TOP, LEFT, MARGIN = 1.2, 1.75, 0.4
 APART, NEAR, LANE = 0.38, 0.08, 0.11  # between rows; from a row to the first arrow that runs there; to the next one
 GUTTER, BESIDE = 2.3, 0.8  # between before and after, and between after and what was expected
+NARROW, RIGHT = 1.1, 0.3  # the least between before and after, where room is scarce; right of all tiles
 LINE = 0.42  # height of a line of words
 
 Groups = Sequence[Sequence[Tile]]
@@ -39,7 +41,10 @@ class Arrow:
 
 @dataclass(frozen=True)
 class Drawing:
-    """Columns of tiles, each with a title and, for every rank, groups of tiles; arrows from the first to the second."""
+    """Columns of tiles, each with a title and, for every rank, groups of tiles; arrows from the first to the second.
+
+    Where they are wider than the `room`, in units, the arrows have less of it.
+    """
 
     titles: Sequence[str]
     columns: Sequence[Sequence[Groups]]
@@ -47,6 +52,7 @@ class Drawing:
     notes: Sequence[str] = ()
     code: str = ""
     wrong: Sequence[str] = ()
+    room: float = math.inf
 
     @property
     def ranks(self) -> int:
@@ -64,6 +70,12 @@ class Drawing:
         ]
 
     @cached_property
+    def gutter(self) -> float:
+        """The room for arrows, between before and after."""
+        tiles = sum(map(width, self.fitted)) + BESIDE * (len(self.columns) - 2)
+        return min(GUTTER, max(NARROW, self.room - LEFT - tiles - RIGHT))
+
+    @cached_property
     def starts(self) -> list[float]:
         """The places where each column begins, and where the last one ends; a long title may jut out over its tiles."""
         starts, widths = [LEFT], [width(column) for column in self.fitted]
@@ -71,7 +83,7 @@ class Drawing:
         last = len(widths) - 1
         for i, wide in enumerate(widths):
             room = juts[i] + juts[i + 1] + 0.2 if i < last else juts[i]
-            gap = GUTTER if i == 0 else BESIDE if i < last else 0
+            gap = self.gutter if i == 0 else BESIDE if i < last else 0
             starts.append(starts[-1] + wide + max(gap, room))
         return starts
 
@@ -103,7 +115,7 @@ def draw(drawing: Drawing) -> Axes:
     top, starts = drawing.top, drawing.starts
     bottom = top + drawing.row * drawing.ranks
     least = max(12.0 if drawing.wrong else 9.0, extent(drawing.code, 8.5, mono=True) + 2 * MARGIN)
-    wide = max(starts[-1] + 0.3, least)
+    wide = max(starts[-1] + RIGHT, least)
     said = [(f"✗ {line}", True) for line in drawing.wrong] + [(line, False) for line in drawing.notes]
     room = wide - 2 * MARGIN
     lines = [(part, wrong) for line, wrong in said for part in wrapped(line, room, 8.5 if wrong else 7.5, wrong)]
@@ -166,7 +178,7 @@ def _arrows(pen: Pen, drawing: Drawing) -> None:
     starts = drawing.starts
     column = [places(drawing.fitted[i][r], starts[i]) for i in (0, 1) for r in range(drawing.ranks)]
     sources, results = column[: drawing.ranks], column[drawing.ranks :]
-    edge, right = starts[1] - GUTTER + 0.05, starts[1] - 0.14
+    edge, right = starts[1] - drawing.gutter + 0.05, starts[1] - 0.14
 
     def y(r: int) -> float:
         return drawing.top + drawing.row * r

@@ -24,6 +24,7 @@ from labkit.plot.svg import FAINT, GRID, HALO, INK, YELLOW
 UNIT = 36.0  # points that one unit takes
 LEAST = 7.0  # points of the smallest letters: more than 9 px at 100 %
 FULL = 17.0  # units: of a picture with letters of 7.5 points, all is seen beside the file browser of a 1,200 px window
+CARD = 15.25  # units: of a picture with the smallest letters, all is seen on a card in that window
 TITLE = 9.5  # points of a title's
 # Okabe and Ito's colours, neighbours far apart; beyond 8 ranks they come again, and the labels tell.
 RANKS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")

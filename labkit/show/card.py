@@ -10,6 +10,7 @@ from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
 from labkit.plot import flow as picture
 from labkit.plot.flow import Drawing
+from labkit.plot.sheet import CARD
 from labkit.plot.tiles import flat
 from labkit.show import markdown, meaning
 from labkit.show.arrows import arrows
@@ -79,7 +80,7 @@ class Card(Picture):
         needs = meaning.sources(self.exercise.means, case, self._wants)
         found, legend = arrows(needs, [len(flat(x)) for x in columns[0]])
         notes = [*meaning.shapes(case.xs), *legend]
-        return picture.draw(Drawing(["before", "after"], columns, found, notes, code=self._call))
+        return picture.draw(Drawing(["before", "after"], columns, found, notes, code=self._call, room=CARD))
 
     @property
     def _call(self) -> str:
