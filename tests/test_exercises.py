@@ -12,6 +12,7 @@ from labkit.content import exercises
 from labkit.faces.task import wanted
 from labkit.floor.errors import LabError
 from labkit.grading import inputs, judge
+from labkit.show.card import Card
 from labkit.theory import collectives
 from tests.notebooks import NOTEBOOKS, cells
 
@@ -82,6 +83,14 @@ def test_the_stub_is_a_specimen_or_leaves_out_what_is_to_be_written(subtests: py
                 assert len(functions) == len(blanks) == 1
             assert "# yours" not in exercise.stub + exercise.answer
             assert "# end" not in exercise.stub + exercise.answer
+
+
+def test_its_picture_is_seen_whole_on_its_card_in_a_window_of_1200_pixels(subtests: pytest.Subtests):
+    """Beside JupyterLab's file browser a card has room for 706 pixels; what cannot shrink to that scrolls."""
+    for exercise in EVERY:
+        with subtests.test(exercise.name):
+            widest = max(map(int, re.findall(r"min-width: (\d+)px", Card(exercise)._repr_html_())), default=0)
+            assert widest <= 706, "give it a smaller `picture`: fewer ranks, fewer numbers, or words (workbook.cards)"
 
 
 def test_it_stands_in_its_lesson_as_card_stub_and_check(subtests: pytest.Subtests):

@@ -167,6 +167,11 @@ def _batches(n: int) -> list[Case]:
     return [*cases, case(first, inputs, targets, rng.normal(size=(first[1], 3)), ", more rows")]
 
 
+def _one_row() -> Case:
+    inputs, targets = np.float32([[[1, 2]]]), np.float32([[1]])
+    return Case([(inputs, targets, np.float32([1]))] * 2, options={"shape": (1, 2)})
+
+
 def run_mesh_step(mesh_step, inputs, targets, columns, shape):
     """Train a linear model whose columns a team shares, and collect the losses and the parameters.
 
@@ -225,6 +230,7 @@ def run_mesh_step(mesh_step, inputs, targets, columns, shape):
     _stepped,
     difficulty=3,
     inputs=_batches,
+    picture=_one_row,
     tolerance=1e-4,
     counts_memory=False,
     harness=run_mesh_step,
@@ -241,8 +247,8 @@ def mesh_step(read, compute, params, optimizer, data, team):
     Take the training step that one process would take with the whole batch, and return the loss of the whole batch, on
     every rank. Read once. `optimizer` has `zero_grad()` and `step()`, and knows `params`.
 
-    In the picture, three ranks are one team. It shows the batches, the targets and this rank's columns of a linear
-    model; then, after two training steps, the losses, its columns and the bias, which every rank has.
+    In the picture, two ranks are one team. It shows a batch of one row, its target and this rank's column of a linear
+    model; then, after a training step, the loss, its column and the bias, which every rank has.
     Hint: Two ranks of a team work on the same rows: they read the same share. Which number do they have in common, and
     which one tells the copies apart?
     Hint: The share is `dist.get_rank(data)` of `dist.get_world_size(data)`.

@@ -68,6 +68,7 @@ def broken_broadcast_model(model):
     minutes=8,
     difficulty=2,
     inputs=_models,
+    picture=lambda: [{**held, "weight": held["weight"][0, :1]} for held in _models(3)[0].xs],
     least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
     forbids=OBJECTS,
     setup=_model,
@@ -79,8 +80,8 @@ def broadcast_model(model):
     This function hands the whole state to `dist.broadcast`. Run it, run the check, and repair it: after the call
     every rank's `model`, an `nn.Module`, must hold **everything** that rank 0's model holds. All ranks have the same
     architecture. Change `model` in place; what you return does not count. No object collectives: they pickle. Each row
-    below shows what one model holds: a weight (two numbers), a bias, and three buffers, which are a running mean, a
-    number of batches and a mask.
+    below shows what one model holds: a weight, a bias, and three buffers, which are a running mean, a number of batches
+    and a mask.
     Hint: `dist.broadcast` moves one tensor. Call it once for each tensor, on every rank, in the same order.
     Hint: Parameters are not all that a model holds. What else does `model.named_buffers()` list?
     Hint: `state_dict()` leaves out buffers that were registered with `persistent=False`. `model.buffers()` does not.
@@ -207,6 +208,7 @@ def broken_deal(items):
             ([f"{i:04}" * 1250 for i in range(2 * n)], "long file names"),
         )
     ],
+    picture=lambda: [(None if r else list(range(7)),) for r in range(3)],
     least=Least(rounds=lambda n: 1),
     collect=_only_its_own,
 )

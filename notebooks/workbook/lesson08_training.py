@@ -108,10 +108,16 @@ def _slopes(n: int) -> list[Case]:
     ]
 
 
+def _one_row_each() -> list[Any]:
+    rows = ([[3.0, 0.0]], [[-1.0, 0.0]]), ([[0.0, 3.0]], [[0.0, 1.0]]), ([[0.0, 6.0]], [[1.0, -1.0]])
+    return [(np.array(dy), np.array(y), np.array([0.5, 2.0]), 3) for dy, y in rows]
+
+
 @exercise(
     "What a batch norm sends on the way back",
     _backward,
     inputs=_slopes,
+    picture=_one_row_each,
     minutes=8,
     difficulty=2,
     promises=(Calls(1),),

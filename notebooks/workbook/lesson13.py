@@ -221,6 +221,10 @@ def _equal(part: int, n: int) -> list[Case]:
     ]
 
 
+def _two_numbers(part: int) -> list[Any]:
+    return [tuple(t[:2] for t in x) for x in _equal(part, 3)[0].xs]
+
+
 def run_copy_in(copy_in, x, slope, halves=False):
     """Add a tensor to the result, and go back."""
     given = in_team(halves, x.requires_grad_())
@@ -242,7 +246,15 @@ def run_copy_in(copy_in, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad, "gradient of what was added": beside.grad}
 
 
-@exercise("f: before the columns", _copied, minutes=5, inputs=partial(_equal, 0), **ONE_ALL_REDUCE, harness=run_copy_in)
+@exercise(
+    "f: before the columns",
+    _copied,
+    minutes=5,
+    inputs=partial(_equal, 0),
+    picture=partial(_two_numbers, 0),
+    **ONE_ALL_REDUCE,
+    harness=run_copy_in,
+)
 def copy_in(x, group=None):
     """Return x, with the backward pass that the columns need.
 
@@ -294,7 +306,15 @@ def run_sum_out(sum_out, x, slope, halves=False):
     return {"y": y.detach(), "gradient of x": x.grad}
 
 
-@exercise("g: after the rows", _summed, minutes=4, inputs=partial(_equal, 1), **ONE_ALL_REDUCE, harness=run_sum_out)
+@exercise(
+    "g: after the rows",
+    _summed,
+    minutes=4,
+    inputs=partial(_equal, 1),
+    picture=partial(_two_numbers, 1),
+    **ONE_ALL_REDUCE,
+    harness=run_sum_out,
+)
 def sum_out(partial, group=None):
     """Return the sum of all ranks' partial; gradients flow back.
 

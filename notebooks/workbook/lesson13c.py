@@ -59,6 +59,7 @@ def _tables(n: int) -> list[Case]:
     minutes=8,
     difficulty=2,
     inputs=_tables,
+    picture=lambda: [(part, ids[1:]) for part, ids in _tables(3)[0].xs],
     gradients="one",
     tolerance=1e-5,
     forbids=("all_gather", "gather", "broadcast", "all_to_all"),

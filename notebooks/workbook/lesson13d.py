@@ -9,6 +9,7 @@ import numpy as np
 
 from labkit.grading import gradients
 from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import counting
 from labkit.grading.prediction import ask
 from labkit.grading.promises import Calls
 from labkit.theory import collectives
@@ -47,6 +48,7 @@ def _chosen(n: int) -> list[Case]:
     _planned,
     minutes=6,
     inputs=_chosen,
+    picture=lambda: [np.array([1, 0, 1]), np.array([1, 1, 0])],
     promises=(Calls(1),),
     least=Least(rounds=lambda n: 1),
 )
@@ -117,6 +119,7 @@ def broken_exchange_tokens(x, give, take):
     minutes=8,
     difficulty=2,
     inputs=_rows,
+    picture=lambda: [(x.reshape(2, 2), [1, 1], [1, 1]) for x in counting(2, 4)],
     gradients=True,
     **both_passes(2, rounds=1),
     setup=name_lost_gradients,

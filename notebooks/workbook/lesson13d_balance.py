@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from labkit.grading.exercise import Case, Least, exercise
+from workbook.cards import in_words, no_numbers
 from workbook.harnesses import with_gradients
 from workbook.lesson13 import both_passes
 from workbook.lesson13d import (
@@ -372,10 +373,11 @@ def run_balance_loss(balance_loss, scores, chosen):
 
 @exercise(
     "A loss that balances the experts",
-    _balance,
+    in_words(_balance, "a loss, whose mean over the ranks is that of all tokens"),
     minutes=8,
     difficulty=2,
     inputs=_scores,
+    picture=no_numbers,
     tolerance=1e-6,
     **both_passes(1),
     harness=run_balance_loss,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import UserDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,6 +44,11 @@ def _whole_models(n: int) -> list[Case]:
         return Case([(dict(whole),) for _ in range(n)], about or f"{layers} layers", {"layers": layers})
 
     return [case(n, 10, "one layer per stage"), case(2 * n + 1, 11), case(12, 12), case(3 * n - 1, 13)]
+
+
+def _two_layers() -> Case:
+    case = _whole_models(2)[0]
+    return replace(case, xs=[({name: t[:1] if t.ndim else t for name, t in whole.items()},) for (whole,) in case.xs])
 
 
 def run_load_stage(load_stage, whole, layers):
@@ -95,6 +101,7 @@ def broken_load_stage(stage, whole, layers, part_of):
     _stages,
     difficulty=2,
     inputs=_whole_models,
+    picture=_two_layers,
     harness=run_load_stage,
 )
 def load_stage(stage, whole, layers, part_of):
@@ -172,6 +179,7 @@ def run_hand_out(hand_out, tensors):
     minutes=15,
     difficulty=3,
     inputs=_on_one_rank,
+    picture=lambda: [({"up": filled((2, 2)), "bias": filled((2,))},)] * 2,
     tolerance=0,
     forbids=OBJECTS,
     budget=Budget(sent=lambda n, S: 1.5 * (n - 1) / n * S),  # room for parts that are filled up to equal lengths

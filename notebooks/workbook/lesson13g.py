@@ -161,6 +161,10 @@ def _reshardings(n: int) -> list[Case]:
     ]
 
 
+def _from_three_to_two() -> Case:
+    return Case([(filled((6,)),)] * 2, options={"boxes": grid((6,), 2), "chunks": grid((6,), 3)})
+
+
 def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
     """Put the pieces together, each of which has to fit and to be there once, and collect the whole."""
     pieces = list(pieces_for_me(boxes[rank], chunks))
@@ -183,6 +187,7 @@ def run_pieces_for_me(pieces_for_me, whole, boxes, chunks):
     minutes=12,
     difficulty=3,
     inputs=_reshardings,
+    picture=_from_three_to_two,
     harness=run_pieces_for_me,
 )
 def pieces_for_me(mine, chunks):

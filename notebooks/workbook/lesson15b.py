@@ -219,7 +219,7 @@ def _jobs(n: int) -> list[Case]:
     difficulty=2,
     inputs=_jobs,
     tolerance=1e-9,
-    picture=lambda: [("tree", *schedules.parents(3), 2, 8.0), ("CollNet", *schedules.parents(3), 2, 8.0)],
+    picture=lambda: [(algorithm, *schedules.parents(3), 2, 6.0) for algorithm in ("tree", "ring")],
 )
 def leaves_node(algorithm, first, second, gpus, nbytes):
     """Return the bytes that each node sends to the outside, a list of floats.

@@ -341,7 +341,7 @@ def run_allgatherv(allgatherv, mine, everything, counts, displs):
     minutes=7,
     difficulty=2,
     inputs=_uneven,
-    picture=lambda: [(np.arange(1.0 + r % 2) + 10 * (r + 1), np.full(6, -1.0)) for r in range(4)],
+    picture=lambda: [(np.arange(1.0 + r % 2) + 10 * (r + 1), np.full(4, -1.0)) for r in range(3)],
     least=Least(rounds=lambda n: 1),
     harness=run_allgatherv,
 )
