@@ -12,7 +12,7 @@ from labkit.grading.inputs import counting, divisible, draws, uneven
 from labkit.grading.promises import Calls, Once
 from labkit.theory import collectives
 from labkit.theory.primitives import MESSAGES, OBJECTS
-from workbook.cards import pictured
+from workbook.cards import in_words, no_numbers
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, everyones, name_it, rank, torch, world_size
@@ -310,22 +310,12 @@ def _six_needs(n: int) -> list[Case]:
     ]
 
 
-def _three_results(xs: Sequence[Any]) -> list[Any]:
-    n, (shares, weights, tokens) = len(xs), zip(*(x.values() for x in xs), strict=True)
-    mine = [np.concatenate(got) for got in zip(*(np.split(sent, n) for sent in tokens), strict=True)]
-    layer, own = np.concatenate(weights), np.split(sum(shares), n)
-    return [{"my_share": own[r], "layer": layer, "my_tokens": mine[r]} for r in range(n)]
-
-
-PICTURED = {"shares": [0.0, 1.0], "weight": [2.0], "tokens": [3.0, 4.0]}  # on rank 0; on rank 1, 10 more
-
-
 @exercise(
     "Six needs, six calls",
-    pictured(_six_results, _three_results),
+    in_words(_six_results, "all that this rank needs, by six calls"),
     difficulty=2,
     inputs=_six_needs,
-    picture=lambda: [{name: np.array(own) + 10 * r for name, own in PICTURED.items()} for r in range(2)],
+    picture=no_numbers,
     forbids=("scatter", *MESSAGES, *OBJECTS),
     promises=(Once(("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "reduce", "broadcast")),),
     least=Least(rounds=lambda n: 6),
@@ -349,7 +339,6 @@ def right_calls(gradient, shares, weight, tokens, loss, lr):
     `lr`: rank 0 has decided on it, and every rank needs rank 0's.
 
     There is room for the results, and the last line returns all six; of `loss`, ranks other than 0 may return anything.
-    The picture shows the parts of two ranks, `shares`, `weight` and `tokens`, and what comes of them.
     Hint: Ask two questions of each: who needs the result, one rank or all? And is something added up?
     Hint: If something is added up: does everyone need all of the sum, or a part of it, or only rank 0? If nothing is:
     does everyone need the same, or something of its own?

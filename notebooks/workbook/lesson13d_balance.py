@@ -168,9 +168,7 @@ def judged_capped(y, x, h, chosen, gate, capacity, expert, _):
             for rows, g in ((h, gate), (h, ones), (gate[:, None] * h, ones), (x, gate))
         )
         zeros = "A dropped token comes out as zeros. No expert sees it, but its row should still be `x[i]`."
-        early_ones = (
-            "Only this rank's first `capacity` tokens have found an expert, though each expert has room for `capacity`."
-        )
+        early_ones = "Only this rank's first `capacity` tokens have an expert, though each has room for `capacity`."
         mistakes = {
             zeros: kept * (x + made),
             "The experts' answers are there, but they are not multiplied by the gates.": x + kept * bare,

@@ -116,7 +116,7 @@ not as asked | waits for everyone once more | Rank 0 makes 2 calls that communic
 """
 
 capped_mixture = """
-wrong | counts the capacity over all tokens, not for each expert | each expert has room for `capacity`
+wrong | counts the capacity over all tokens, not for each expert | though each has room for `capacity`
     place < capacity) → torch.arange(len(chosen)) < capacity)
 wrong | counts the capacity over the world | on rank 0 element [0, 0] in result["of this rank's expert"] is 0.150
     -     sames = torch.nn.functional.one_hot(chosen, world_size).cumsum(0)
@@ -129,7 +129,7 @@ wrong | counts the capacity over the world | on rank 0 element [0, 0] in result[
 wrong | gives zeros for dropped tokens | comes out as zeros
     -     return x.index_add(0, token, back[row] * gate[token, None])
     +     return torch.zeros_like(x).index_copy(0, token, x[token] + back[row] * gate[token, None])
-wrong | forgets the gates | multiplied them by | back[row] * gate[token, None] → back[row]
+wrong | forgets the gates | not multiplied by the gates | back[row] * gate[token, None] → back[row]
 wrong | forgets the tokens themselves | themselves, `x`, are missing | x.index_add → torch.zeros_like(x).index_add
 raises | drops those that come first | Rank 0: IndexError | (place < capacity) → (sames[-1, chosen] - place <= capacity)
 wrong | crowds what is too much into the last place | on rank 0 element [2, 0] in result['y'] is -0.682
