@@ -57,8 +57,8 @@ class Shelf(Generic[T]):
 
 
 exercises = Shelf(Exercise, "exercise", "lab.progress() lists them.")
-predictions = Shelf(Prediction, "prediction", "The lessons' cells name those there are.")
-series = Shelf(Series, "prediction", "The lessons' cells name those there are.")
+predictions = Shelf(Prediction, "prediction", "The cells of the lessons name all of them.")
+series = Shelf(Series, "prediction", "The cells of the lessons name all of them.")
 
 
 @cache

@@ -32,13 +32,13 @@ if TYPE_CHECKING:  # these bring matplotlib and ipywidgets, for which no start()
 
 
 class Lab(Drawing):
-    """Real ranks, one a row: `lab` shows the table, `lab.look("x")` what each rank holds.
+    """Real ranks: `lab` shows a table with a row for each rank, `lab.look("x")` what each rank holds.
 
     >>> lab.run("x = torch.ones(2) * rank")
     >>> lab.look("x")
     >>> lab.stop()
 
-    Lessons add methods, such as `lab.race`: `dir(lab)` has all, and `lab.race?` says what one does.
+    Lessons add methods, such as `lab.race`: `dir(lab)` lists them, and `lab.race?` says what one of them does.
     """
 
     def __init__(self, engines: Engines) -> None:
@@ -101,15 +101,15 @@ class Lab(Drawing):
         self, code: str, x: str, y: str | None = None, means: str | Means | None = None, root: int = 0,
         predict: bool = False,
     ) -> Flow | SealedFlow:  # fmt: skip
-        """Run code on all ranks as `%%flow` does; a picture of what became of `x`, coloured by origin.
+        """Run code on all ranks as `%%flow` does, and draw what became of `x`, coloured by origin.
 
         >>> lab.flow("dist.all_reduce(x)", "x")
         >>> lab.flow("y = ring(x)", "x", "y", means="all_reduce")  # marks what an all-reduce would have done
 
         The code runs once on your variables, then on copies of them, with one element of `x` changed at a time:
-        what moves in `y` came from there. A cell that writes files or starts programs is not run again. `means` is a
-        primitive's name or any function, as in `lab.check`; `root` is that of the primitive that is meant. `predict`
-        seals what the ranks hold after the code until you have filled in what you think: see
+        whatever changes in `y` came from that element. A cell that writes files or starts programs is not run again.
+        `means` is a primitive's name or any function, as in `lab.check`; `root` is the root of that primitive.
+        `predict` hides what the ranks hold after the code until you have filled in your prediction: see
         `labkit.show.sealed.SealedFlow`.
         """
         arguments.text('lab.flow("dist.all_reduce(x)", "x")', code, x, y or x)
@@ -126,13 +126,13 @@ class Lab(Drawing):
         return SealedFlow(flow)
 
     def wire(self, code: str) -> Wire:
-        """Run code on all ranks as a cell, then show the bytes that each rank sent to each other one.
+        """Run code on all ranks as a cell, then show how many bytes each rank sent to each other rank.
 
         >>> lab.wire("dist.all_reduce(x)")
 
-        The bytes are the kernel's own TCP counters; beside them is what the textbook has for the calls that the cell
-        made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. Raises what the cell
-        ends with.
+        The bytes come from the kernel's own TCP counters; beside them is the textbook's figure for the calls that the
+        cell made. See `labkit.show.wire.Wire`; its `across(lab.hosts)` has the bytes from host to host. If the cell
+        ends with an error, that error is raised.
         """
         arguments.text('lab.wire("dist.all_reduce(x)")', code)
         console = self._console
@@ -142,7 +142,7 @@ class Lab(Drawing):
         return Wire(count(console, code), console.records())
 
     def run(self, code: str, ranks: int | Sequence[int] | None = None) -> list[str]:
-        """Run code as a `%%px` cell does, on all ranks or on some; the text that each of these ranks printed.
+        """Run code as a `%%px` cell does, on all ranks or on some; return the text that each of them printed.
 
         Raises `CellError` where a rank raised, died or could not finish; the group is healed by then.
         """
@@ -151,7 +151,7 @@ class Lab(Drawing):
         return [r.stdout + r.value for r in report.ranks]
 
     def push(self, **values: Any) -> None:
-        """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts cross.
+        """Give every rank the same variables: `lab.push(lr=0.1)`; arrays, numbers, text, lists and dicts.
 
         Raises `LabError` for anything else.
         """
@@ -174,8 +174,8 @@ class Lab(Drawing):
 
         >>> lab.why()      # after a cell that was cut short, or while a %%px --noblock cell runs
 
-        Below the picture stand the lines in which absent ranks are, or were. Of a cell that ended well it says that
-        nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
+        Below the picture are the lines of code at which the absent ranks are, or were. If the cell ended well, the
+        sentence says that nothing was stuck, and which wait was the longest. See `labkit.show.waits.Waits`.
         """
         console = self._console
         from labkit.show.waits import Waits
@@ -184,17 +184,17 @@ class Lab(Drawing):
         return Waits(console.records(), outcome)
 
     def check(self, name: str, means: str | Means | None = None, *, seed: int | None = None, **options: Any) -> Verdict:
-        """Run your function of this name on 2, 3 and 4 ranks and hold it against what it should do: a verdict.
+        """Run your function of this name on 2, 3 and 4 ranks and compare it with what it should do: a verdict.
 
         >>> lab.check("ring_all_reduce")                               # an exercise of the workbook
         >>> lab.check("my_sum", means="all_reduce")                    # any function
         >>> lab.check("my_sum", means=collectives.all_reduce, forbids=("all_reduce",), gradients=True)
 
-        The function takes what a rank brings and returns what it ends with. `means` is the name of a primitive or a
-        function such as those of `labkit.theory.collectives`. With it go the options of
+        The function takes what a rank brings and returns what the rank ends with. `means` is the name of a primitive
+        or a function such as those of `labkit.theory.collectives`. With `means` you may also give the options of
         `labkit.grading.exercise.Exercise`: inputs, forbids, budget, tolerance, gradients, in_place, ranks.
-        Each check draws other numbers; where that matters, the verdict tells the `seed` that draws the same once more.
-        Nothing is raised for a mistake, and the ranks are well afterwards.
+        Each check draws different numbers; where that matters, the verdict names the `seed` that draws the same ones.
+        A mistake in your function raises no error, and the ranks are well afterwards.
         """
         if not callable(name):  # a function has a sentence of its own
             arguments.text('lab.check("ring_shift")', name)
@@ -216,15 +216,15 @@ class Lab(Drawing):
         return Task(console, name)
 
     def use(self, *names: str) -> Note:
-        """Give all ranks your function of this name, if one was found right, else the workbook's; says which.
+        """Give all ranks your function of this name, if one was found right, or else the workbook's; say which.
 
         >>> lab.use("ring_shift")
         >>> lab.use("ring_shift", "prefix_sum")
 
-        A cell that calls the function of an exercise comes after this: it works before you have written the function,
-        and with your own from the moment that `lab.check` finds it right. It may be called again at any time. Running
-        the exercise's cell once more puts what stands there on the ranks, an empty function too; `lab.use` mends that.
-        A kept version that no longer works gives way to the workbook's, and the sentence says why.
+        Call it before a cell that calls the function of an exercise: that cell then works before you have written the
+        function, and runs your own once `lab.check` has found it right. You may call `lab.use` again at any time. If
+        you run the exercise's cell again, the ranks get what that cell says, even an empty function: call `lab.use`
+        again. If your kept version no longer works, the ranks get the workbook's, and the sentence says why.
         """
         arguments.text('lab.use("ring_shift")', *names)
         console = self._console

@@ -66,16 +66,16 @@ def start(
 ) -> Lab:
     """Start `n` ranks that `%%px` cells run on, joined in one process group, and return the `Lab`.
 
-    >>> lab = start()        # with NCCL a rank per GPU, or 4 that share one GPU; without a GPU 4 CPU ranks with Gloo
+    >>> lab = start()        # NCCL: a rank per GPU, or 4 that share one GPU; without a GPU, Gloo: 4 CPU ranks
     >>> lab = start(8)       # 8 ranks
     >>> with start(2) as lab:
     ...     lab.run("print(rank)")
     >>> lab = start(engines="ssh", hosts={"na": 2, "nb": 2})     # ranks 0 and 1 on na, 2 and 3 on nb
     >>> lab = start(engines="slurm", nodes=2, per_node=4)
-    >>> lab = start(profile="gpu")                               # what an ipyparallel profile says
+    >>> lab = start(profile="gpu")                               # as an ipyparallel profile says
 
     Args:
-        n: how many ranks, 1 to 16 on one host, by default one a GPU, or 4 where there is one GPU or none.
+        n: how many ranks, 1 to 16 on one host, by default one per GPU, or 4 where there is one GPU or none.
         backend: "gloo" or "nccl"; by default "nccl" where each rank gets a GPU of its own, or there is exactly one
             for all. With "nccl" more ranks than GPUs share them.
         engines: "ssh", "slurm" or "mpi" for ranks on several hosts, or another launcher that ipyparallel knows; by
@@ -83,18 +83,18 @@ def start(
         timeout: seconds that a rank may wait in a collective before the lab frees it. A wait that no rank can
             end is freed after one second already.
         nodes: how many hosts, where Slurm or MPI chooses them.
-        per_node: how many ranks on each; by default one a GPU, else 2.
+        per_node: how many ranks on each; by default one per GPU, or 2 without GPUs.
         hosts: their names, with the ranks of each: {"na": 2, "nb": 2}; or names alone, with `per_node`.
         profile: the name of an ipyparallel profile: its ipcluster_config.py names the launcher and its settings, and
-            hosts, nodes and per_node as c.Lab.hosts and so on. What you give here goes before it. Where neither a
-            profile nor a launcher is named, the environment variable LABKIT_PROFILE is.
+            hosts, nodes and per_node as c.Lab.hosts and so on. What you give here takes precedence. Where you name
+            neither a profile nor a launcher, the environment variable LABKIT_PROFILE may name the profile.
 
-    Ranks are numbered host by host. A second `start()` with the same wishes returns the running lab; with others it
-    replaces it. Raises `LabError`, with what to do next, where the wish cannot be met.
+    Ranks are numbered host by host. A second `start()` with the same arguments returns the running lab; with
+    different ones it replaces that lab. Raises `LabError`, with what to do next, where it cannot do what you ask.
     """
     if hasattr(getattr(get_ipython(), "kernel", None), "engine_id"):  # it is ipyparallel's
         raise LabError(
-            "This cell runs on the ranks, and start() would begin new ones on each of them. "
+            "This cell runs on the ranks, and start() would start new ranks from each of them. "
             "lab lives in the notebook: run start() in a cell without %%px."
         )
     file_limit.spare(**FILES)

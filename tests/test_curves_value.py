@@ -73,7 +73,7 @@ def test_a_legend_names_all_ranks_where_there_is_room_for_them():
 
 @pytest.mark.parametrize("value", [3.0, [], "losses", [[1.0], [2.0]], None, [FALLING, [1.0]]])
 def test_what_is_no_list_of_numbers_is_said_with_the_next_action(value: object):
-    with pytest.raises(LabError, match=r"'x' on rank 1 is not a list of numbers to draw. Append one number a step"):
+    with pytest.raises(LabError, match=r"'x' on rank 1 is not a list of numbers to draw. Append one number per step"):
         Curves({"x": {0: FALLING, 1: value}})
 
 
@@ -130,7 +130,7 @@ def test_equal_values_reached_at_different_times_are_different_curves():
     [
         ({0: [1, 2, 3]}, "Rank 1 has 'x' and lacks 'seconds'. Append to both"),
         ({0: [1, 2, 3], 1: [1, 2]}, "'x' on rank 1 has 3 values and 'seconds' has 2. Append one to each"),
-        ({0: [1, 2, 3], 1: [1, 3, 2]}, "'seconds' on rank 1 goes back, from 3 to 2. Measure all of it from one"),
+        ({0: [1, 2, 3], 1: [1, 3, 2]}, "'seconds' on rank 1 goes back, from 3 to 2. Measure all of it from the"),
         ({0: [1, 2, 3], 1: "late"}, "'seconds' on rank 1 is not a list of numbers to draw 'x' against. Append one"),
         ({0: [1, 2, 3], 1: [1, nan, 2]}, "'seconds' on rank 1 is not a list of numbers"),
         ({0: [1, 2, 3], 1: [1, None, 2]}, "'seconds' on rank 1 is not a list of numbers"),
@@ -166,7 +166,7 @@ def test_where_ranks_agree_their_line_is_drawn_and_where_they_differ_their_mean(
     assert repr(overlay) == (
         "over steps\n"
         "sync  │ 3.00 → 2.25 (3 values) · ranks 0, 1 alike\n"
-        "alone │ 3.00 → 1.50 on average, at last 1.00 to 2.00 (3 values) · "
+        "alone │ 3.00 → 1.50 on average, at the end 1.00 to 2.00 (3 values) · "
         "mean of ranks 0, 1, shaded from lowest to highest"
     )
 

@@ -38,7 +38,7 @@ def test_the_text_is_the_matrix_and_what_it_says():
         "form: a ring, each rank to the one before it",
         "textbook: reduce_scatter (ring: S(N-1)/N from each rank)",
         "counted: 2.0 times the textbook's bytes",
-        "counted: the textbook's bytes for all_reduce of the same buffer, to 1 %: reduce_scatter ran as one",
+        "counted: the textbook's bytes for all_reduce of the same buffer, to 1 %, so reduce_scatter ran as all_reduce",
     ]
 
 

@@ -24,8 +24,8 @@ Point = tuple[float, float]
 class Tile:
     """One value: its text, where it came from in short, and how much of it each rank gave.
 
-    `shares` are (rank, how often); `missing` ranks are drawn as dashed gaps. `kind` is "value", "plain" (of unknown
-    origin) or "empty". `badge` marks it ("2×"), `wrong` outlines it.
+    `shares` are (rank, how many times); `missing` ranks are drawn as dashed gaps. `kind` is "value", "plain" (of
+    unknown origin) or "empty". `badge` marks it ("2×"), `wrong` outlines it.
     """
 
     text: str

@@ -34,8 +34,8 @@ def timed(
 
     After `warmup` calls come `repeat` repetitions of `calls` calls each, by default as many as fill 12 ms,
     with a barrier before each repetition and none inside. `before()` runs after that barrier, off the clock: the
-    rank on which it takes longest comes late, which `.late` tells apart from `.transfer`; `calls` is 1 then.
-    fn must bear many calls: an in-place sum grows until it overflows.
+    rank on which it takes longest comes late. `.late` is that delay, and `.transfer` is without it; `calls` is then 1.
+    fn is called many times and must allow that: an in-place sum, for instance, grows until it overflows.
     """
     _check(fn, warmup, repeat, calls)
     with recorder.paused():

@@ -35,7 +35,7 @@ def footprint(model: Any, optimizer: Any = None, **more: Any) -> dict[str, int]:
     It does not see what C++ keeps: activations, and the buckets of `DistributedDataParallel`, which are as large as
     the gradients, unless `gradient_as_bucket_view=True` makes the gradients views of them.
 
-    Raises `LabError` for a model, an optimizer or a kind that is none.
+    Raises `LabError` for a model, an optimizer or a kind of any other type.
     """
     weights = _weights(model)
     updated = [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]

@@ -18,7 +18,7 @@ from labkit.rank.board import gathered, put_up
 from labkit.rank.frames import leading_here
 
 REMEDY = (
-    "Call dist.new_group with the same ranks and in the same order on every rank, also for groups that it is not in."
+    "Call dist.new_group with the same ranks and in the same order on every rank, even if the rank is not in the group."
 )
 
 

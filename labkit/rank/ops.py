@@ -38,9 +38,9 @@ def misfit(op: str, dtype: torch.dtype, backend: str) -> str:
         scaled = " Multiply x by the factor first." if op == "premul_sum" else ""
         return f"op={op!r} is not a reduction here.{scaled} Use one of {', '.join(OPS)}."
     if dtype == torch.bool and op not in ("min", "max", *BITWISE):
-        return f"the {op} of bools is not a bool. Pass x.int(), or ask op='max' for any and 'min' for all."
+        return f"the {op} of bools is not a bool. Pass x.int(), or use op='max' as any() and op='min' as all()."
     if op == "avg" and not (dtype.is_floating_point or dtype.is_complex):
-        return f"the mean of {kind} numbers is no {kind}. Pass x.float(), or reduce the sum and divide it."
+        return f"{kind} cannot hold a mean. Pass x.float(), or reduce the sum and divide it."
     if op in BITWISE and dtype not in (torch.bool, *INTEGERS):
         return f"{op} works on the bits of whole numbers, not on {kind}. Pass integers."
     if op in BITWISE and backend == "nccl":

@@ -58,7 +58,7 @@ def refuse_other_users(connected: Iterable[socket.socket]) -> None:
         if mine is not None and theirs is not None and mine != theirs:
             raise LabError(
                 f"A program of another user of this machine (user number {theirs}) connected in the place of a rank. "
-                "Nothing was sent to it, and the group is not made. Try again; if it comes back, ask whoever runs "
+                "Nothing was sent to it, and the group was not made. Try again; if it happens again, ask whoever runs "
                 "the machine to end that program."
             )
 

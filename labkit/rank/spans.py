@@ -91,7 +91,7 @@ class Spans:
         where the name is not text.
         """
         if not isinstance(name, str) or not name.strip():
-            raise LabError(f'A span needs a name, and {name!r} is none. Write with span("backward"): for instance.')
+            raise LabError(f'A span needs a name, and {name!r} is not one. Write: with span("backward"): …')
         return _open(" ".join(name.split()))
 
     def layers(self, model: nn.Module) -> contextlib.AbstractContextManager[None]:
@@ -101,7 +101,7 @@ class Spans:
         ...     tiny.loss(model, tiny.batch(step, rank, world_size)).backward()
 
         Layers are what the model's `ModuleList`s hold, and the outermost modules that hold none; they have the names
-        that the model gives them, such as "blocks.0". A backward pass belongs to it if its forward pass was inside,
+        that the model gives them, such as "blocks.0". A backward pass is recorded if its forward pass was inside,
         and ends when the gradients of the layer's parameters are there. No number changes, and no hook stays.
         Raises `LabError` for what is not a module.
         """

@@ -109,9 +109,10 @@ def validation(rank: int = 0, world_size: int = 1, size: int = 960) -> Batch:
 
 
 def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Return the mean cross-entropy of the model's guesses, a scalar on its device. Knowing nothing costs log 36.
+    """Return the mean cross-entropy of the model's guesses, a scalar on its device.
 
-    The mean over rows, so the mean of equal shares' losses is the loss of the whole batch; and so are the gradients.
+    A model that knows nothing has a loss of log 36.
+    The mean is over rows, so the mean of equal shares' losses is the loss of the whole batch; likewise the gradients.
     """
     device = next(model.parameters()).device
     inputs, targets = (part.to(device) for part in batch)

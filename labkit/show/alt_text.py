@@ -42,7 +42,9 @@ def story(
     for (kind, who), run in groupby((p for _, _, p in parts), lambda p: (p.kind, tuple(p.origin.ranks))):
         members = list(run)
         places = sorted({i for p in members for _, i in p.origin.counts})
-        twice = sorted({f"rank {s} {t} times" for p in members for (s, _), t in p.origin.counts.items() if t > 1})
+        twice = sorted(
+            {f"rank {s} counted {t} times" for p in members for (s, _), t in p.origin.counts.items() if t > 1}
+        )
         where = f"{noun}s {places[0]} to {places[-1]}" if len(places) > 1 else f"{noun} {(*places, '')[0]}"
         if kind == "own":
             words.append("values of its own")

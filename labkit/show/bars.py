@@ -32,7 +32,7 @@ class Bars(EachRank):
     def _said_by(self, name: str, value: Any) -> list[float]:
         if name not in self.bytes:
             drawn = listed([repr(n) for n in self.bytes])
-            raise LabError(f"formula has {name!r}, and drawn is {drawn}. Use the same names in both.")
+            raise LabError(f"formula has {name!r}, but the picture draws {drawn}. Use the same names in both.")
         ranks = len(self.bytes[name])
         each = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value] * ranks
         if len(each) != ranks or not all(map(_is_size, each)):
@@ -69,14 +69,14 @@ def _is_size(value: Any) -> bool:
 def _sizes(name: str, rank: int, value: Any) -> dict[str, float]:
     if not isinstance(value, Mapping):
         raise LabError(
-            f"{name!r} on rank {rank} is a {type(value).__name__}, and no dict of bytes by kind. "
+            f"{name!r} on rank {rank} is a {type(value).__name__}, not a dict of bytes by kind. "
             f"Make one, such as {name if name.isidentifier() else 'held'} = footprint(model, optimizer)."
         )
     for kind, size in value.items():
         if not _is_size(size):
             raise LabError(
-                f"{name}[{kind!r}] on rank {rank} is {size!r}, and no number of bytes. Keep numbers, 0 or more, "
-                "as footprint(model, optimizer) does."
+                f"{name}[{kind!r}] on rank {rank} is {size!r}, which is not a number of bytes. Keep numbers, 0 or "
+                "more, as footprint(model, optimizer) does."
             )
     return {str(kind): float(size) for kind, size in value.items()}
 

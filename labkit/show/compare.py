@@ -49,7 +49,7 @@ def laid_out(descriptions: dict[int, dict[str, Any]]) -> Rows:
 
 
 def odd_ones(values: dict[int, Any]) -> dict[int, str]:
-    """Return the ranks that hold another value than most, with what those hold.
+    """Return the ranks whose value differs from that of most ranks, with what most hold.
 
     >>> odd_ones({0: "a", 1: "a", 2: "b"})
     {2: 'ranks 0, 1: a'}

@@ -134,7 +134,8 @@ def _numbers(name: str, rank: int, value: Any) -> list[float]:
     numbers = _floats(value)
     if not numbers:
         raise LabError(
-            f"{name!r} on rank {rank} is not a list of numbers to draw. Append one number a step, such as loss.item()."
+            f"{name!r} on rank {rank} is not a list of numbers to draw. Append one number per step, such as "
+            "loss.item()."
         )
     return numbers
 
@@ -169,6 +170,6 @@ def _ascending(name: str, rank: int, line: Sequence[float], of: str, held: Mappi
     if back is not None:
         raise LabError(
             f"{of!r} on rank {rank} goes back, from {places[back - 1]:.6g} to {places[back]:.6g}. Measure all of it "
-            "from one beginning, and empty the list before a new run."
+            "from the same start, and empty the list before a new run."
         )
     return places

@@ -72,11 +72,9 @@ class Film:
     @property
     def notes(self) -> list[str]:
         """Notes on what the record does not tell."""
-        note = (
-            [] if self.replay.known else ["note: zeros were received, so it cannot be told whose numbers are in a sum"]
-        )
+        note = [] if self.replay.known else ["note: zeros were received, so it is not known whose numbers are in a sum"]
         if self._any_outside():
-            note.append("note: numbers are recorded where a buffer lies on the CPU and has at most 64 elements")
+            note.append("note: numbers are recorded only for buffers on the CPU with at most 64 elements")
         return [*note, *(f"note: {n}" for n in self.record.notes)]
 
     def __repr__(self) -> str:

@@ -119,9 +119,9 @@ class Held:
 
 
 def hold(places: Sequence[Sequence[Place]], rows: Sequence[Any], means: str = "") -> Held:
-    """Hold rows, one a rank, against the places; a row is a list as long as the rank has places, or one value.
+    """Compare rows, one per rank, with the places; a row is a list as long as the rank has places, or one value.
 
-    Raises `LabError` where rows or values lack or are too many, where one cannot be read, where all are empty.
+    Raises `LabError` where rows or values are missing or too many, where one cannot be read, where all are empty.
     """
     n = len(places)
     if isinstance(rows, (str, int, float)) or not hasattr(rows, "__len__") or len(rows) != n:

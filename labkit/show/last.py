@@ -32,7 +32,7 @@ class Last:
         return Timeline(self.records)
 
     def steps(self) -> Steps:
-        """Step through the messages: which rank sends which chunk to which other one.
+        """Step through the messages: which rank sends which chunk to which other rank.
 
         >>> lab.last.steps()
 

@@ -17,7 +17,7 @@ ODD = "font-weight: bold; text-decoration: underline; background-color: rgba(230
 
 
 class Look:
-    """An expression's value on every rank as a table; of a long tensor its first part, `lab.pull` fetches all of it."""
+    """An expression's value on every rank as a table: of a long tensor the first part; `lab.pull` fetches all."""
 
     def __init__(self, expression: str, descriptions: Sequence[dict[str, Any]]) -> None:
         self.expression = expression

@@ -17,7 +17,7 @@ FINE = 400  # points of a mean at most: more than that a picture does not show
 
 
 class Overlay(Curves):
-    """Lists of numbers from the ranks, one line per expression: where ranks differ their mean, with what lies between.
+    """Lists of numbers from the ranks, one line per expression: where ranks differ, their mean in a shaded range.
 
     The mean is over the same place on the axis, where a rank's line lies between two of its values. It begins where all
     ranks have begun; a rank that has no more values counts with its last one.
@@ -71,7 +71,7 @@ class Overlay(Curves):
         said = f"{line.ys[0]:.2f} → {line.ys[-1]:.2f}"
         if line.band is not None:
             low, high = (ends[-1] for ends in line.band)
-            said += f" on average, at last {low:.2f} to {high:.2f}"
+            said += f" on average, at the end {low:.2f} to {high:.2f}"
         lengths = sorted({len(own) for own in lines.values()})
         many = count(lengths[0], "value") if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} values"
         where = f", {self.reach(line.xs)}" if self.over else ""

@@ -92,7 +92,7 @@ class SealedFlow(Box):
                 field.value = field.value or typed
 
     def fill(self, rows: Sequence[Any]) -> Compared:
-        """Compare `rows`, one a rank, with the ranks, as the button does: a number, None, "?" or ... for each tile."""
+        """Compare `rows`, one per rank, with the ranks, like the button: a number, None, "?" or ... for each tile."""
         compared = Compared(hold(self._places, rows, self.flow.meant), self.flow, self.fill)
         self.children = [ipywidgets.HTML(compared._repr_html_())]
         return compared

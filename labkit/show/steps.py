@@ -73,8 +73,8 @@ class Player(Box):
 class Steps(Player):
     """The steps of a cell's messages: play them, step with buttons, arrow keys or the slider.
 
-    A message is one step later than what its sender and its receiver had finished before they called it: order
-    counts, not the clock. `steps.go(2)` shows the third step; its text lists all of them.
+    A message comes one step after the last thing that its sender or its receiver had finished before calling it:
+    order counts, not the clock. `steps.go(2)` shows the third step; its text lists all of them.
     """
 
     def __init__(self, told: Sequence[dict[str, Any] | None]) -> None:

@@ -49,8 +49,8 @@ class Timeline(Picture):
 
         >>> lab.last.timeline().gantt.bubble
 
-        A span named `forward 3` or `backward 3` is drawn as F3 or B3. It counts as far as the rank did not stand in a
-        call that communicates, or wait.
+        A span named `forward 3` or `backward 3` is drawn as F3 or B3. Time counts only while the rank is neither in
+        a call that communicates nor waiting.
         """
         return gantt.of_record(self.record)
 
@@ -141,7 +141,7 @@ def told(rank: int, found: Overlap, spans: bool) -> str:
     elif not found.open:
         said += " and communicated nothing"
     if found.open:
-        said += f" (not counted: {count(found.open, 'operation')} for which it was not noted when the data was there)"
+        said += f" (not counted: {count(found.open, 'operation')} with no record of when the data was there)"
     if found.late:
         said += f" (at most: {count(found.late, 'operation')} counted until the .wait(); data may come earlier)"
     return said
@@ -176,7 +176,7 @@ def _waited(waits: list[Wait]) -> str:
     who, place, other = ranks({w.op.rank for w in waits}), _where(waits[0].op), f"rank {waits[0].for_}"
     return {
         "waited": f"{who} waited {_long(waits)} for {other} in {place}",
-        "stayed": f"{who} stayed {_long(waits)} in {place}, until {other} came, whose data is not needed there",
+        "stayed": f"{who} stayed {_long(waits)} in {place}, until {other} came, though its data is not needed there",
         "never": f"{who} waited {_long(waits)} in {place} for {other}, which never came",
     }[waits[0].kind]
 

@@ -17,7 +17,7 @@ class Times(EachRank):
     """Each rank's times as dots, a row per rank; its text has each rank's median and how far its times reach.
 
     `seconds[name][r]` are rank r's, the first `warmup` of them hollow and not in `medians[name][r]`, which is None
-    without others. `shared` says that ranks share a GPU, where they do.
+    where there are no others. `shared` says that ranks share a GPU, where they do.
     """
 
     what = "Times, a dot for each repetition and a row for each rank."

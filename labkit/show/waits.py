@@ -27,7 +27,7 @@ WORDS = "<style>.jp-OutputArea-output pre {word-break: normal}</style>"
 
 
 class Waits(Story, Picture):
-    """A wait-for graph: when the cell was cut short, now where it runs, or in its longest wait where it ended well.
+    """A wait-for graph: now, if the cell runs; when it was cut short; or in its longest wait, if it ended well.
 
     `arrows` are (waiting rank, awaited rank); `cycles` are lists of ranks, each of which waits for the next, the last
     one for the first; `waiting` and `others` say where each rank was: in a call, or elsewhere. `why` is the sentence.
@@ -35,7 +35,7 @@ class Waits(Story, Picture):
 
     @property
     def others(self) -> dict[int, str]:
-        """The doings of each rank that does not wait, in words."""
+        """What each rank that does not wait is doing, in words."""
         return {r: did(instead, live=self.live) for r, instead in self.instead.items()}
 
     @property
@@ -84,7 +84,7 @@ class Waits(Story, Picture):
         cycles = [pair for cycle in self.cycles for pair in zip(cycle, [*cycle[1:], cycle[0]], strict=True)]
         notes = [(line, True) for line in circles(self)]
         if self.waiting and not self.arrows:
-            notes.append(("No arrows: the records do not tell whose data is missing.", False))
+            notes.append(("No arrows: the records do not say whose data is missing.", False))
         return picture.draw(picture.Graph(title(self), nodes, self.arrows, cycles, notes))
 
     def _node(self, rank: int) -> picture.Node:

@@ -23,7 +23,7 @@ class Wire(Picture):
     """Bytes from each rank (row) to each other one (column); it displays itself as a matrix and as arrows.
 
     `matrix[src][dst]` and `sent[r]`, `received[r]` are bytes as the kernel counted them, the group's own headers
-    included; None where they were not counted, and `why` says why. Then `sent` may be of the GPUs' own counters.
+    included; None where they were not counted, and `why` says why. Then `sent` may come from the GPUs' own counters.
     `total` is its sum. `textbook[src][dst]` is what the textbook has for the recorded calls, None where it has no
     figure; `form` names the pattern, "a ring, each rank to the next one", or is empty; `notes` say the rest.
     """
@@ -53,9 +53,9 @@ class Wire(Picture):
         """Return what crossed from host to host: `across[src][dst]` bytes; None where they were not counted.
 
         >>> lab.wire("dist.all_reduce(x)").across([[0, 1], [2, 3]])     # ranks 0 and 1 on one host, 2 and 3 on another
-        >>> lab.wire("dist.all_reduce(x)").across(lab.hosts)            # on the hosts that there are
+        >>> lab.wire("dist.all_reduce(x)").across(lab.hosts)            # between the lab's own hosts
 
-        What stays within a host is not in it. Raises `LabError` where a rank is on no host, or on two.
+        Bytes that stay within a host are not counted. Raises `LabError` where a rank is on no host, or on two.
         """
         traffic.home(hosts, self.n)
         if self.matrix is None:
@@ -103,7 +103,8 @@ class Wire(Picture):
         lines = [f"counted: {ratio:.1f} times the textbook's bytes"]
         if like:
             ((op, other),) = like.items()
-            lines.append(f"counted: the textbook's bytes for {other} of the same buffer, to 1 %: {op} ran as one")
+            like_other = f"the textbook's bytes for {other} of the same buffer, to 1 %"
+            lines.append(f"counted: {like_other}, so {op} ran as {other}")
         return lines
 
     @cached_property

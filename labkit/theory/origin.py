@@ -18,7 +18,7 @@ INT64 = 62  # bits of an int64 tensor that a probe may use
 
 
 class Origin:
-    """A token for element `index` of `rank`; a sum of tokens remembers all of them and how often.
+    """A token for element `index` of `rank`; a sum of tokens remembers all of them and how many times each.
 
     >>> Origin(0, 1) + Origin(2, 1) + Origin(2, 1)
     r0[1] + 2·r2[1]
@@ -72,8 +72,8 @@ def passes(n: int, k: int, bits: int = INT64) -> list[list[list[int]]]:
     """Make n ranks' buffers of k probe numbers, in so many runs that all sums fit into `bits` bits.
 
     Rank r's element i is a power of 16 of its own in one of the runs, and 0 in the others: a sum is read by digit,
-    which says how often the element is in it. More than 15 times carries into the next digit, and is not told from it.
-    `bits` is 62 for int64 tensors, 30 for int32, 53 for float64, 24 for float32: 15, 7, 13 and 6 elements a run.
+    which says how many times the element is in it. More than 15 times carries into the next digit unnoticed.
+    `bits` is 62 for int64 tensors, 30 for int32, 53 for float64, 24 for float32: 15, 7, 13 and 6 elements per run.
 
     >>> passes(2, 1, bits=4)
     [[[1], [0]], [[0], [1]]]
@@ -86,7 +86,7 @@ def passes(n: int, k: int, bits: int = INT64) -> list[list[list[int]]]:
 
 
 def merge(values: Sequence[int], n: int, k: int, bits: int = INT64) -> Origin:
-    """Read one result from all the runs of `passes`, one value a run, in their order.
+    """Read one result from all the runs of `passes`, one value per run, in their order.
 
     >>> merge([1, 2], n=2, k=1, bits=4)
     r0[0] + 2·r1[0]
@@ -94,7 +94,7 @@ def merge(values: Sequence[int], n: int, k: int, bits: int = INT64) -> Origin:
     room = _room(bits)
     starts = range(0, max(1, n * k), room)
     if len(values) != len(starts):
-        raise LabError(f"{len(values)} values for {len(starts)} probe runs. Give one value a run.")
+        raise LabError(f"{len(values)} values for {len(starts)} probe runs. Give one value per run.")
     counts: Counter[tuple[int, int]] = Counter()
     for start, value in zip(starts, values, strict=True):
         if not 0 <= value < BASE ** min(room, n * k - start) or value != int(value):

@@ -16,9 +16,9 @@ Interval = tuple[float, float]  # seconds: from, to
 class Overlap:
     """How long one rank computed, how long its communication was under way, and how long both at once: seconds.
 
-    - `computing`: the time in one span at least, less the time in which the rank stood in a communicating call (also
+    - `computing`: the time in at least one span, less the time in which the rank stood in a communicating call (also
       the one that starts an asynchronous operation), in a `.wait()`, or in what waits behind a backward pass (DDP).
-    - `communicating`: the time in which one operation at least was under way: from its call until its data was there.
+    - `communicating`: the time in which at least one operation was under way: from its call until its data was there.
       Waiting for a rank that comes late is part of it.
     - `hidden`: the time that belongs to both.
 
@@ -26,9 +26,9 @@ class Overlap:
     operations that are left out because it is unknown when their data was there (DDP's own buckets on Gloo, or a handle
     that was not waited for). `late` counts those that are taken to be under way until their `.wait()`, though their
     data may have been there before it: sends and receives, and everything on a GPU. With them, `communicating` and
-    `hidden` are at most what is said.
+    `hidden` are upper bounds.
 
-    Times are those of the clock on the wall: a rank that has to share its core with another one still computes.
+    Times are wall-clock times: a rank that shares its core with another rank counts as computing all the while.
     """
 
     computing: float

@@ -83,7 +83,7 @@ class Primitive:
 
     @property
     def cut(self) -> bool:
-        """Whether the buffer is cut into one part a rank."""
+        """Whether the buffer is cut into one part per rank."""
         return PART in (self.brings, self.gets) or self.chunked
 
     @property

@@ -137,7 +137,7 @@ class Record:
 
     @cached_property
     def waits(self) -> tuple[Wait, ...]:
-        """The waits of ranks for one another, the longest first: read from the record, supposed nowhere.
+        """The waits of ranks for one another, the longest first: read from the record, never guessed.
 
         A rank waited for another whose data it needs, which entered after it and before it left. A rank that left
         before the other came has not waited for it.

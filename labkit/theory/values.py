@@ -48,7 +48,7 @@ def combine(xs: Sequence[Any], op: Op = "SUM") -> Any:
     3.5
     """
     if len(xs) == 0:
-        raise LabError("There is no rank to combine. Give one value for each rank.")
+        raise LabError("There are no values to combine. Give one value for each rank.")
     _check_shapes(xs)
     if callable(op):
         return functools.reduce(functools.partial(_each, op), xs[1:], copy(xs[0]))

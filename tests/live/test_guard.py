@@ -213,8 +213,8 @@ def test_groups_made_in_different_orders_are_refused_where_torch_would_mix_their
     )
     assert refused(lab, code) == (
         "Ranks make different groups: ranks 0, 2 make one of ranks 1, 2 (line 5); rank 1 makes one of ranks 0, 1 "
-        "(line 3). Call dist.new_group with the same ranks and in the same order on every rank, also for groups that "
-        "it is not in."
+        "(line 3). Call dist.new_group with the same ranks and in the same order on every rank, even if the rank is "
+        "not in the group."
     )
 
 

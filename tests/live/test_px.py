@@ -294,7 +294,7 @@ def test_cells_that_were_run_together_after_a_failing_one_all_run(notebook):
 @pytest.mark.parametrize("begin", ["from labkit import start\nstart()", "import labkit\nlabkit.start(2, timeout=5)"])
 def test_ranks_start_no_ranks_of_their_own(notebook, begin):
     cell = failed(notebook, f"%%px\n{begin}")
-    assert "ranks 0–2: LabError: This cell runs on the ranks, and start() would begin new ones" in cell.error
+    assert "ranks 0–2: LabError: This cell runs on the ranks, and start() would start new ranks" in cell.error
     assert cell.error.endswith("lab lives in the notebook: run start() in a cell without %%px.")
 
 

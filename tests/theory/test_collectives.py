@@ -162,7 +162,7 @@ def test_inputs_stay_as_they_are_and_ranks_share_nothing(name):
         (lambda: c.all_reduce([np.ones(2), np.ones((1, 2))]), "disagree on shape"),
         (lambda: c.all_reduce([1, 2], "MEDIAN"), "not a reduction"),
         (lambda: c.all_reduce([1.5, 2.5], "BAND"), "BAND cannot combine"),
-        (lambda: combine([]), "no rank to combine"),
+        (lambda: combine([]), "no values to combine"),
         (lambda: c.scatter([[1, 2, 3], None], root=0), "Rank 0 brings 3 chunks"),
         (lambda: c.scatter([None, [1, 2]], root=0), "Rank 0 brings None"),
         (lambda: c.reduce_scatter([[1, 2], [1, 2, 3]]), "Rank 1 brings 3 chunks"),

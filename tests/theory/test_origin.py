@@ -107,5 +107,5 @@ def test_a_number_that_no_sum_of_probes_gives_is_refused(value):
 def test_a_probe_needs_room_and_one_value_a_run():
     with pytest.raises(LabError, match="4 or more"):
         passes(2, 2, bits=3)
-    with pytest.raises(LabError, match="one value a run"):
+    with pytest.raises(LabError, match="one value per run"):
         merge([1], 4, 8)
