@@ -72,7 +72,7 @@ def test_equal_bytes_give_an_equal_picture_and_numpys_numbers_are_numbers():
 
 @pytest.mark.parametrize("value", [3.0, [1, 2], "weights", None])
 def test_what_is_no_dict_is_refused(value):
-    with pytest.raises(LabError, match=r"'x' on rank 1 is a \w+, and no dict .* x = footprint\(model, optimizer\)\."):
+    with pytest.raises(LabError, match=r"'x' on rank 1 is a \w+, not a dict .* x = footprint\(model, optimizer\)\."):
         Bars({"x": [DDP, value]})
 
 

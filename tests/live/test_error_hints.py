@@ -74,7 +74,7 @@ def test_other_errors_and_cells_of_the_ranks_are_left_alone(notebook):
         ("lab.Look('x')", "Did you mean lab.look?"),
         ("lab.exercise('hello_sum').hints()", "Did you mean .hint?"),
         ("lab.last.timelines()", "Did you mean .timeline?"),
-        ("import torch.distributed\ntorch.distributed.get_rank()", "Begin the cell with %%px, and the ranks run it."),
+        ("import torch.distributed\ntorch.distributed.get_rank()", "Begin the cell with %%px: the ranks run it."),
         ("lab.px('print(rank)')", "Begin a cell with %%px for that."),
         ("lab.look x", 'Write it with brackets and quotes: lab.look("x").'),
         ("lab.flow x", "Begin a cell with %%flow x; what the ranks should run stands below."),

@@ -134,7 +134,7 @@ def test_a_cell_that_prints_prints_once(lab, capsys):
         ("assert x.sum() > 0\ndist.all_reduce(x)", "AssertionError"),
         ("import time\nwhile x.sum() < 1:\n    time.sleep(.01)\ndist.all_reduce(x)", "ten times as long"),
         ("import time\ntime.sleep(.6)\ndist.all_reduce(x)", "30 more runs of this cell"),
-        ("import time\ny = time.time_ns()\ndist.all_reduce(x.fill_(y % 1000003))", "other ones"),
+        ("import time\ny = time.time_ns()\ndist.all_reduce(x.fill_(y % 1000003))", "different numbers"),
         ("big = torch.zeros(1) if 'big' not in dir() else big\nheavy.add_(0)\ndist.all_reduce(x)", "64 MiB"),
     ],
 )

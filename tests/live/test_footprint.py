@@ -179,7 +179,7 @@ def test_bars_are_drawn_of_what_the_ranks_hold(lab):
     with pytest.raises(LabError, match=r"rank 1: NameError.*Make 'held' on every rank in a %%px cell first"):
         lab.bars("held")
     lab.run("held = [1, 2]")
-    with pytest.raises(LabError, match="'held' on rank 0 is a list, and no dict"):
+    with pytest.raises(LabError, match="'held' on rank 0 is a list, not a dict"):
         lab.bars("held")
     with pytest.raises(LabError, match="Say in quotes what to draw"):
         lab.bars({"weights": 1})

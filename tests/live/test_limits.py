@@ -84,7 +84,7 @@ def test_groups_that_only_their_members_make_are_not_as_asked_unless_torch_is_to
     own = "    group = dist.new_group([0, 1]{}) if rank < 2 else None\n    dist.all_reduce(x)\n    return x"
     verdict = checked(lab, f"def f(x):\n{own.format('')}", promises=(SameGroups(),))
     assert verdict.state == "not as asked"
-    assert "Rank 0 makes one of ranks 0, 1, and rank 2 no group." in verdict.says[0]
+    assert "Rank 0 makes a group of ranks 0, 1, and rank 2 no group." in verdict.says[0]
     alone = own.format(", use_local_synchronization=True")
     assert checked(lab, f"def f(x):\n{alone}", promises=(SameGroups(),)).ok
 

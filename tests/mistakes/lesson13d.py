@@ -66,7 +66,7 @@ wrong | averages the experts over the ranks, as if they were copies | but each r
     +         grad = p.grad if p.grad is not None else torch.zeros_like(p)
     +         dist.all_reduce(grad)
     +         p.grad = grad / world_size
-wrong | leaves the experts' gradients as they are | still the sum over all ranks
+wrong | leaves the experts' gradients as they are | still those of the sum of all ranks
     -     for p in experts:
     -         if p.grad is not None:
     -             p.grad /= world_size

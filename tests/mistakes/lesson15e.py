@@ -61,7 +61,7 @@ wrong | reduces in the buffer that it got | it changes `sendbuff`: element 0 was
     def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
         dist.all_reduce(sendbuff)
         recvbuff[:recvcount] = sendbuff[rank * recvcount :][:recvcount]
-wrong | sums all of a buffer where it lies | where in place, only this rank's part of it changes
+wrong | sums all of a buffer where it lies | In place, only this rank's part of it may change
     def nccl_reduce_scatter(sendbuff, recvbuff, recvcount):
         total = sendbuff.clone()
         dist.all_reduce(total)
