@@ -236,5 +236,5 @@ def recv(src: int, group: Any = None) -> Any:
 def _check_other(name: str, rank: int, group: Any) -> None:
     others = [r for r in members(group) if r != world_rank(group)]
     if not is_one_of(rank, others):
-        whose = "this rank itself" if is_one_of(rank, [world_rank(group)]) else "no rank of this group"
+        whose = "this rank itself" if is_one_of(rank, [world_rank(group)]) else "not a rank of this group"
         raise LabError(f"{name}={rank!r} is {whose}. Choose one of {others}.")

@@ -35,7 +35,7 @@ def run_balanced_gradient(fn, seconds, rows):
     asked = []
 
     def gradient(first, last):
-        assert 0 <= first < last <= rows, f"rows {first} to {last} are no share of a batch of {rows} rows"
+        assert 0 <= first < last <= rows, f"rows {first} to {last} are not a share of a batch of {rows} rows"
         asked.append((first, last))
         i = torch.arange(first, last, dtype=torch.float64)
         return torch.stack([i, i * i]).mean(1)

@@ -273,4 +273,4 @@ SCHEDULES: Mapping[str, Callable[[int, int], Schedule]] = {
 
 def _check(ranks: int, micro: int) -> None:
     if ranks < 1 or micro < 1:
-        raise LabError(f"{ranks} ranks and {micro} micro-batches are no pipeline. Take one or more of each.")
+        raise LabError(f"{ranks} ranks and {micro} micro-batches are not a pipeline. Take one or more of each.")

@@ -57,7 +57,7 @@ def gathering(name: str, op: str, n: int, chunks: int, gather: Callable[[bool], 
 def check(name: str, op: str, ops: Sequence[str], n: int, root: int = 0) -> None:
     """Refuse an operation that the algorithm does not do, and ranks that do not exist."""
     if op not in ops:
-        raise LabError(f"{name} is no {op}. It does {', '.join(ops)}; schedules.of({op!r}, n) lists what does it.")
+        raise LabError(f"{name} is not {op}. It does {', '.join(ops)}; schedules.of({op!r}, n) lists what does it.")
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
         raise LabError(f"n={n!r} is not a number of ranks. Choose 1 or more.")
     if root not in range(n):
