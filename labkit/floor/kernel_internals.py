@@ -31,6 +31,20 @@ def pipe(stream: Any) -> int | None:
     return getattr(stream, "_fid", None)
 
 
+def way_in(stream: Any) -> int | None:
+    """Return the descriptor by which programs write into an outstream's pipe; None where no thread reads it to its end.
+
+    A cell may have led the descriptor elsewhere.
+    """
+    out, into = pipe(stream), getattr(stream, "_original_stdstream_fd", None)
+    if out is None or into is None or not stream.watch_fd_thread.is_alive():
+        return None
+    try:
+        return int(into) if os.path.samestat(os.fstat(out), os.fstat(into)) else None
+    except OSError:  # closed by a cell
+        return None
+
+
 def log_descriptor(stream: Any) -> int:
     """Return the descriptor to which an outstream copies what comes through its pipe; AttributeError without a pipe."""
     return stream._original_stdstream_copy

@@ -21,6 +21,7 @@ from labkit.floor import kernel_internals, time_limits
 from labkit.floor.words import count, nbytes
 
 SHOWN = 1 << 18  # characters of a cell that leave the rank as they come, of each stream
+MARK = "\0"  # goes through a stream's pipe when a cell ends: all that was written before has come when it comes
 LAST = 2000  # characters of the rest that follow when the cell ends
 KEPT = 64 << 20  # characters that a file holds at most
 # A line that torch's C++ writes by itself: "[rank0]:[W1127 11:54:12.123456789 ProcessGroupNCCL.cpp:1538] Warning: …".
@@ -94,6 +95,8 @@ class Output:
         self._pid = os.getpid()
         self._kept: Kept | None = None  # of a cell that prints too much
         self._unfinished = ""  # line of torch's C++
+        self._marks = threading.Semaphore(0)  # that have come through the pipe
+        self._sent = 0  # marks that have not
         self.begin()
 
     def begin(self, _: Any = None) -> None:
@@ -108,8 +111,16 @@ class Output:
         """Send what a cell prints, as the stream itself does; of what is too much keep count, and the end."""
         with self._lock:
             piped = threading.current_thread() is getattr(self._stream, "watch_fd_thread", None)
-            self._write(self._plain(text) if piped else text)
+            self._write(self._plain(self._unmarked(text)) if piped else text)
             return len(text)
+
+    def _unmarked(self, text: str) -> str:
+        """Take out of what has come through the pipe the marks that were sent."""
+        come = min(text.count(MARK), self._sent)
+        self._sent -= come
+        for _ in range(come):
+            self._marks.release()
+        return text.replace(MARK, "", come)
 
     def _write(self, text: str) -> None:
         if self._kept is not None:
@@ -172,6 +183,14 @@ class Output:
         deadline = monotonic() + time_limits.OUTPUT_DRAINS
         while pipe is not None and select.select([pipe], [], [], 0)[0] and monotonic() < deadline:
             sleep(0.001)
+        # The thread that reads the pipe may have taken the last of it, and not have passed it on yet.
+        if (way_in := kernel_internals.way_in(self._stream)) is not None and monotonic() < deadline:
+            while self._marks.acquire(blocking=False):  # one that came too late for its cell
+                pass
+            with self._lock:
+                self._sent += 1
+            os.write(way_in, MARK.encode())
+            self._marks.acquire(timeout=max(0.0, deadline - monotonic()))
 
     def _end(self, kept: Kept) -> str:
         last = self._last

@@ -144,6 +144,26 @@ def test_what_a_forked_process_prints_is_shown_and_costs_no_rank(family, capfd, 
     assert family.run(ALIVE) == ["3\n"] * 3
 
 
+SLOW = """
+import sys, threading, time
+write = sys.stdout.write
+def late(text):
+    if threading.current_thread() is sys.stdout.watch_fd_thread:
+        time.sleep(0.1)  # the pipe is empty, and what was in it has not been passed on
+    return write(text)
+sys.stdout.write = late
+"""
+
+
+def test_what_a_program_writes_is_shown_by_its_own_cell(family, capfd):
+    family.run(SLOW)
+    try:
+        family.run("_ = os.write(1, b'hi\\n')")
+        assert capfd.readouterr().out == "ranks 0–2 │ hi\n"
+    finally:
+        family.run("sys.stdout.write = write")
+
+
 def test_a_pool_works_and_ends(family):
     assert family.run("with fork.Pool(2) as pool: print(pool.map(abs, [-1, -2]))") == ["[1, 2]\n"] * 3
     assert family.run(ALIVE) == ["3\n"] * 3
