@@ -95,8 +95,8 @@ class Output:
         self._pid = os.getpid()
         self._kept: Kept | None = None  # of a cell that prints too much
         self._unfinished = ""  # line of torch's C++
-        self._marks = threading.Semaphore(0)  # that have come through the pipe
-        self._sent = 0  # marks that have not
+        self._sent = 0  # marks that have not come through the pipe
+        self._come = threading.Event()  # the last one has
         self.begin()
 
     def begin(self, _: Any = None) -> None:
@@ -118,8 +118,8 @@ class Output:
         """Take out of what has come through the pipe the marks that were sent."""
         come = min(text.count(MARK), self._sent)
         self._sent -= come
-        for _ in range(come):
-            self._marks.release()
+        if come and not self._sent:
+            self._come.set()
         return text.replace(MARK, "", come)
 
     def _write(self, text: str) -> None:
@@ -185,12 +185,11 @@ class Output:
             sleep(0.001)
         # The thread that reads the pipe may have taken the last of it, and not have passed it on yet.
         if (way_in := kernel_internals.way_in(self._stream)) is not None and monotonic() < deadline:
-            while self._marks.acquire(blocking=False):  # one that came too late for its cell
-                pass
             with self._lock:
                 self._sent += 1
+                self._come.clear()
             os.write(way_in, MARK.encode())
-            self._marks.acquire(timeout=max(0.0, deadline - monotonic()))
+            self._come.wait(max(0.0, deadline - monotonic()))
 
     def _end(self, kept: Kept) -> str:
         last = self._last
