@@ -60,25 +60,34 @@ def test_a_stream_has_text_until_it_is_flushed(lab):
 
 
 PIPED = """
-import os, stat, sys, zmq
+import json, os, queue, stat, sys, threading, zmq
 from ipykernel.iostream import IOPubThread, OutStream
 from jupyter_client.session import Session
 from labkit.floor import kernel_internals as internals
+class Stream(OutStream):
+    def write(self, text):
+        read.put([text, threading.current_thread() is self.watch_fd_thread])
+read = queue.Queue()
 sender = IOPubThread(zmq.Context().socket(zmq.PUB))
 sender.start()
-stream = OutStream(Session(), sender, "stdout")
-is_pipe = stat.S_ISFIFO(os.fstat(internals.pipe(stream)).st_mode)
-os.write(internals.log_descriptor(stream), b"logged" if is_pipe else b"no pipe")
+stream = Stream(Session(), sender, "stdout")
+found = [stat.S_ISFIFO(os.fstat(internals.pipe(stream)).st_mode)]
+for text in b"piped", b"\\n":  # the first has been copied when the second is read
+    os.write(internals.way_in(stream), text)
+    found += read.get(timeout=20)
+os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as a cell may do
+os.write(internals.log_descriptor(stream), json.dumps([*found, internals.way_in(stream)]).encode())
 os._exit(0)
 """
 
 
-@relies_on(internals, "pipe", "log_descriptor")
+@relies_on(internals, "pipe", "way_in", "log_descriptor")
 def test_what_programs_write_comes_through_a_pipe_and_is_copied_to_where_it_went_before():
     environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}  # no pipe there
     ran = subprocess.run([sys.executable, "-c", PIPED], capture_output=True, text=True, env=environment, cwd=ROOT)
-    assert ran.stdout == "logged", ran.stderr
-    assert internals.pipe(io.StringIO()) is None
+    assert ran.stdout.startswith("piped"), ran.stderr
+    assert json.loads(ran.stdout.removeprefix("piped")) == [True, "piped", True, "\n", True, None]
+    assert internals.pipe(io.StringIO()) is internals.way_in(io.StringIO()) is None
 
 
 @relies_on(internals, "cell_awaits")
