@@ -95,6 +95,11 @@ def test_a_call_that_nobody_waited_for_is_said():
     assert "never waited for" in Wire(Counted(2, [[0, MIB], [MIB, 0]]), told_by).notes[-1]
 
 
+def test_a_call_whose_future_was_taken_may_have_been_waited_for():
+    told_by = recorded("all_reduce", 2, MIB, asynchronous=True, asked=True)
+    assert "never waited for" not in str(Wire(Counted(2, [[0, MIB], [MIB, 0]]), told_by).notes)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 8, pytest.param(16, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("op", ["broadcast", "all_to_all"])
 def test_pictures_are_wellformed_and_equal_for_equal_data(op, n):

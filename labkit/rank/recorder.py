@@ -360,6 +360,8 @@ def _done(cell: Cell, record: Op, result: Any) -> None:
         cell.works[id(result)] = (weakref.ref(result), [record])
         if record.kind == "collective" and not record.enqueued and spans.wanted():
             _watch(result, record)
+    else:
+        record.asked = True  # torch's function has given its future, on which no wait is seen
 
 
 def _brought_back(cell: Cell, record: Op) -> backward_pass.End:

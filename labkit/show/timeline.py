@@ -160,7 +160,7 @@ def described(op: Op, n: int) -> str:
     batch = "in a batch" if op.batch else ""
     wait = ""
     if op.asynchronous:
-        never = "never waited for" if op.there is None else "without a .wait()"
+        never = "never waited for" if op.there is None and not op.asked else "without a .wait()"
         wait = f"waited for in {op.wait_place}" if op.waited else never
     seen = "seen by the process group" if op.witnessed else ""
     error = f"ended with {op.error}" if op.error else "" if op.left is not None else "has not ended"

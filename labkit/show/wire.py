@@ -46,7 +46,7 @@ class Wire(Picture):
             self.form = traffic.form(seen)
         self.total = None if self.sent is None else sum(self.sent)
         self.notes = [*self._remarks(), *counted.notes]
-        if any(op.asynchronous and not op.waited for op in ops):
+        if any(op.asynchronous and not (op.waited or op.asked) for op in ops):
             self.notes.append("a call was never waited for: what it sends after the cell is not counted")
 
     def across(self, hosts: Sequence[Sequence[int]]) -> list[list[int]] | None:

@@ -36,7 +36,7 @@ class Op:
     `there`: when the data of an asynchronous collective was there, where that was noted: only if spans are used.
     `enqueued`: it is on a GPU, and the call returns before the data has moved. `ran`: from when to when the GPU was at
     it, or stood in the `.wait()` for it, by CUDA events; in a `Record`, these are its times.
-    `asked`: the learner has asked for its end otherwise than by `.wait()`, by its future or by `is_completed()`.
+    `asked`: the learner may know its end otherwise than by its `Work.wait()`: by `is_completed()`, or by a future.
     `group`: torch's name for its group, the same on all its ranks; two groups may have the same ranks.
     """
 

@@ -122,6 +122,17 @@ def test_asynchronous_ones_know_where_they_were_waited_for(lab):
     lab.run("d.wait()")
 
 
+@pytest.mark.parametrize(
+    "future", ["all_reduce(x, async_op=True).get_future()", "all_reduce_coalesced([x], async_op=True)"]
+)
+def test_a_call_of_which_one_has_the_future_is_not_said_to_be_never_waited_for(lab, future):
+    calls = recorded(lab, f"x = torch.ones(4)\n_ = dist.{future}.wait()").calls
+    assert [op.asked and not op.waited for op in calls] == [True] * lab.n
+    facts = lab.last.timeline().facts
+    assert "without a .wait()" in facts
+    assert "never waited for" not in facts
+
+
 def test_a_batch_is_recorded_message_by_message(lab):
     record = recorded(
         lab,
