@@ -175,6 +175,10 @@ def test_the_next_exercise_is_one_of_the_open_notebook(place: Path, monkeypatch:
     solve("average_gradients")
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/05-barriers-and-clocks.ipynb")
     assert overview(None).next == "Next: save_then_load, in lesson 05."
+    solve("save_then_load", "bench_by_hand")
+    assert overview(None).next == "After this lesson: naive_all_reduce, in lesson 06.", "it may go on"
+    monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/index.ipynb")
+    assert overview(None).next == "Next: naive_all_reduce, in lesson 06."
 
 
 def test_a_stop_asks_what_stands_before_its_end_outside_the_optional_sections_and_exercises(

@@ -147,8 +147,8 @@ def run_zero1_step(zero1_step, *targets):
 def zero1_step(params, weights, shard, optimizer):
     """Take a training step with the ranks' mean gradient, in which this rank updates its shard alone.
 
-    `params` are all parameters of the model, equal on all ranks, and `p.grad` is the gradient of **this rank's** loss.
-    They are views of one flat buffer, `weights`, and so is `shard`, this rank's part of it. `optimizer` is an Adam that
+    `params` are all parameters of the model, equal on all ranks: views of one flat buffer, `weights`. `shard` is a
+    view, too: this rank's part of it. `p.grad` is the gradient of **this rank's** loss. `optimizer` is an Adam that
     knows `shard` alone.
 
     Take the training step that one process would take with the **mean** gradient: bring this rank's part of it into
@@ -158,9 +158,9 @@ def zero1_step(params, weights, shard, optimizer):
     `dist.all_gather_single`: the check takes three steps and counts six. (Give `shard.detach()` to collectives: for
     `shard`, which requires a gradient, autograd raises an error.)
 
-    The picture shows one step of two ranks, with a buffer of two numbers. On the left are `weights`, then this rank's
-    gradients, `p.grad`. On the right are `shard.grad`, `shard` and `weights`. (Adam's first step moves each weight by
-    the learning rate, here 0.1.)
+    The picture shows one step of two ranks. On rank 0, `weights` of 1 and 2 and `p.grad` of 2 and 5 become a
+    `shard.grad` of 3, a `shard` of 0.9, and `weights` of 0.9 and 1.9. (Adam's first step moves each weight by the
+    learning rate, here 0.1.)
     Hint: You know both collectives from lesson 04: one leaves this rank's part of the sum, the other brings all parts
     together. The optimizer steps in between.
     Hint: `shard.grad = torch.empty_like(shard)` makes room; `dist.reduce_scatter_single(shard.grad, gradient)` fills it
@@ -431,7 +431,8 @@ together?
 ( ) 11
     > That would be true if the last layer kept its weights until its backward pass. Here it lets them go.
 Why: Twelve: six in the forward pass and six in the backward pass, because the weights were freed in between. Six
-reduce-scatters of gradients come on top, and nothing after the optimizer's step.
+reduce-scatters of gradients come on top, and nothing after the optimizer's step. (The output is gathered twice in a
+row: here every layer frees its weights at once.)
 """)
 
 bytes_of_stage_3 = ask("""

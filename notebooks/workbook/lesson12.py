@@ -159,9 +159,9 @@ def stage_forward(stage, batch, parts, send):
     `batch` is one of `parts` micro-batches, all of one size: inputs and targets. `stage.before` and `stage.after` are
     the ranks that hold the stages before and after this one, or `None`; `stage.room(rows)` is an empty tensor for what
     comes in. Fill the blanks. Receive what the stage before sends, so that its gradient can be sent back later. Send on
-    what comes out with `send(tensor, dst)`, which is called like `dist.send`. On the last stage, `y` becomes this
-    micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss, and the parts of all micro-batches add up
-    to the mean loss of the whole batch. The last line returns what is wanted already.
+    what comes out with `send(tensor, dst)`, which is called like `dist.send`: whoever calls the function chooses how to
+    send. On the last stage, `y` becomes this micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss,
+    and the parts of all micro-batches add up to the mean loss of the whole batch. The last line is written already.
     Hint: What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.
     Hint: `dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return
     still has its graph.
@@ -326,11 +326,11 @@ back as soon as it can. Passes take as long as before. What does that save?
 ( ) messages: an activation and a gradient travel together
     > They travel in opposite directions, so they cannot share a message. As many messages are sent as before.
 (x) memory
-Why: Memory. By the formula the step takes as long as GPipe's, with the same bubble. What was
-measured is larger than that, and differs from run to run, because messages and Python take their time here. But a rank
-frees a micro-batch's activations as soon as the
-micro-batch has come back. In GPipe's schedule a rank keeps those of **all** micro-batches, so many micro-batches make
-the bubble small and the memory large. (The MiB at the peak are activations and this stage's gradients.)
+Why: By the formula the step takes as long as GPipe's, with the same bubble. What was measured is larger than that, and
+differs from run to run, because messages and Python take their time here. But a rank frees a micro-batch's activations
+as soon as the micro-batch has come back. In GPipe's schedule a rank keeps those of **all** micro-batches, so many
+micro-batches make the bubble small and the memory large. (The MiB at the peak are activations and this stage's
+gradients.)
 """,
     kept_on_the_first_rank="""
 Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activations at once, at most?
@@ -343,7 +343,7 @@ Four ranks, 1F1B, and 64 micro-batches. Of how many does rank 0 keep the activat
     > 64 divided by 4? The number of micro-batches does not matter.
 ( ) 64
     > That would be true of GPipe's order.
-Why: 4: three start before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank 2
+Why: Three start before the first one comes back, and rank 0's own turn begins with a fourth. Rank 1 keeps 3, rank 2
 keeps 2 and rank 3 keeps 1, whatever the number of micro-batches. So the first stages are the first to run out of
 memory.
 """,
@@ -360,9 +360,9 @@ ranks. What happens?
 ( ) the ranks mix activations and gradients up
     > That would be possible if both went from one rank to the same other rank. Here they go in opposite directions,
     and they have different tags.
-Why: It hangs. Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
+Why: Stage r sends an activation forward, and stage r + 1 sends a gradient back, at the same time. On Gloo a
 send is a rendezvous: each of the two waits until the other one receives. In GPipe's order all messages go in one
-direction first, so no two neighbours send to each other. So 1F1B needs sends that do not block.
+direction first, so no two neighbours send to each other at the same time. 1F1B needs sends that do not block.
 Elsewhere: **With NCCL**, on GPUs, this cell ran to its end: messages as small as these go into a buffer before they are
 received. {SEEN} With larger ones, both
 neighbours' queues can wait for each other. (From NCCL's source.)

@@ -130,13 +130,12 @@ def run_as_in(schedule, order_of, weight, inputs, targets, **chunks):
     harness=partial(run_as_in, pipeline.one_f_one_b),
 )
 def one_f_one_b(stage, stages, parts):
-    """Return the operations of this stage, ("F", m) and ("B", m), in the order of 1F1B.
+    """Return the operations of stage number `stage`, ("F", m) and ("B", m), in the order of 1F1B.
 
     Return the operations of stage number `stage`, of `stages`, as a list of `("F", m)` and `("B", m)`, for `parts`
     micro-batches. In 1F1B's schedule, a micro-batch goes back as soon as it can. A stage begins with as many forward
-    passes as there are stages **after** it. From then on it alternates, first forward and then back; so at the
-    beginning you see one F more. When no micro-batch is left to go forward, it takes the others back. There may be
-    fewer micro-batches than stages.
+    passes as there are stages **after** it. From then on it alternates: one forward, then one back. When no
+    micro-batch is left to go forward, it takes the others back. There may be fewer micro-batches than stages.
 
     A training step may take no longer than GPipe's, and a stage keeps the activations of as few micro-batches at once
     as this order allows. The check runs the lists of all stages on the ranks, and counts 1 for the time of a forward
@@ -145,8 +144,7 @@ def one_f_one_b(stage, stages, parts):
     2 do before B0 comes to it?
     Hint: For m = 0, 1, …: the next forward pass, if there is one left; then B of m. What number does the next forward
     pass have?
-    Afterwards: The time and the bubble are GPipe's. What 1F1B saves is memory: stage s keeps `stages` − s
-    micro-batches, however many there are in the batch. So you can make the bubble small with many micro-batches.
+    Afterwards: The order is all that changes: the functions that compute and send are those of GPipe.
     """
     ahead = min(stages - stage - 1, parts)
     order = [("F", m) for m in range(ahead)]

@@ -44,7 +44,7 @@ def progress(lab: Any, lesson: str | int | None = None, *, way: str | None = Non
     elif number is not None:
         next_ = _next([_of(number)], facts)
     else:
-        next_ = _next(_tiers(notebook, facts), facts) or SOLVED
+        next_ = _next(_tiers(notebook, facts), facts, notebook) or SOLVED
     if number is not None:
         return _exercises(number, next_, facts, answers)
     if stops:
@@ -79,15 +79,20 @@ def _place(stops: list[Stop], at_hand: Iterable[str | None], facts: Known, answe
     ]
 
 
-def _next(tiers: Iterable[Sequence[str]], facts: Known) -> str:
-    """Name an open exercise of the first list that has one: the first behind its last that changed, going round."""
+def _next(tiers: Iterable[Sequence[str]], facts: Known, notebook: str = "") -> str:
+    """Name an open exercise of the first list that has one: the first behind its last that changed, going round.
+
+    It waits until the end of the lesson that is open in this notebook, where it is another lesson's.
+    """
     for names in tiers:
         mine = [name for name in names if name in exercises.every()]
         begun = [name for name in facts if name in mine]  # in the order of their last changes
         after = mine.index(begun[-1]) + 1 if begun else 0
         for name in [*mine[after:], *mine[:after]]:
             if facts.get(name, {}).get("state") != "solved":
-                return f"Next: {name}, in lesson {exercises.find(name).lesson}."
+                lesson = exercises.find(name).lesson
+                goes_on = any(stop.lesson == notebook for stop in lessons()) and lesson != notebook
+                return f"{'After this lesson' if goes_on else 'Next'}: {name}, in lesson {lesson}."
     return ""
 
 
