@@ -415,26 +415,6 @@ Why: About 3.3 MB (3.13 MiB in the picture further down). A parameter takes 4 by
 in Adam's two moments: 16 bytes, times 205,220. Half of it is the optimizer's.
 """)
 
-gathers_of_stage_3 = ask("""
-In stage 3 a layer's weights are whole only while it computes. The model has six layers (the embeddings, four
-transformer layers, and the output). How many all-gathers are there in a training step, forward and backward
-together?
-= 12.0 +- 0 %
-( ) 6
-    > These are those of the forward pass. Backward needs the weights, too, and they are gone by then.
-( ) 1
-    > That would be true if all weights were gathered at once, and then they would all be in memory.
-( ) 2
-    > That would be true if all weights were gathered at once, and then they would all be in memory.
-( ) 18
-    > All-gathers and reduce-scatters together: six of these 18 are reduce-scatters.
-( ) 11
-    > That would be true if the last layer kept its weights until its backward pass. Here it lets them go.
-Why: Twelve: six in the forward pass and six in the backward pass, because the weights were freed in between. Six
-reduce-scatters of gradients come on top, and nothing after the optimizer's step. (The output is gathered twice in a
-row: here every layer frees its weights at once.)
-""")
-
 bytes_of_stage_3 = ask("""
 An all-reduce of the gradients (DDP) sends 100 %. How many per cent does a rank send in stage 3, with collectives that
 send the least?
@@ -452,8 +432,8 @@ reduce-scatter of all gradients and **two** all-gathers of all weights: half as 
 """)
 
 what_autograd_holds = ask("""
-In the forward pass, autograd saves a layer's weight, because the backward pass needs it. After the layer's forward
-pass, `fully_shard` frees the whole weights. What does autograd hold between the two passes?
+In the forward pass, autograd saves a layer's weight, because the backward pass needs it. With `fully_shard`, what does
+autograd hold of a transformer layer's weight between the two passes?
 ( ) a copy of the whole weight, freed after the backward pass
     > Then FSDP would save no memory between the passes. Autograd saves the tensor itself, and makes no copy.
 ( ) this rank's part of the weight
@@ -464,7 +444,7 @@ pass, `fully_shard` frees the whole weights. What does autograd hold between the
     too.
 Why: The same tensor, with 0 bytes behind it. FSDP frees the *storage* of the tensor. In the backward pass it fills the
 same storage again with an all-gather, just before the layer needs it, and frees it again afterwards. Nothing is
-computed a second time, and only one of the transformer layers is whole at a time.
+computed a second time, and here only one of the transformer layers is whole at a time.
 """)
 
 gathers_of_fully_shard = ask("""

@@ -161,7 +161,7 @@ def stage_forward(stage, batch, parts, send):
     comes in. Fill the blanks. Receive what the stage before sends, so that its gradient can be sent back later. Send on
     what comes out with `send(tensor, dst)`, which is called like `dist.send`: whoever calls the function chooses how to
     send. On the last stage, `y` becomes this micro-batch's part of the loss: `stage.loss(y, targets)` is its mean loss,
-    and the parts of all micro-batches add up to the mean loss of the whole batch. The last line is written already.
+    and the parts of all micro-batches add up to the mean loss of the whole batch. The `return` is written already.
     Hint: What comes in is a message: numbers without a graph. It becomes a leaf of this rank's own graph.
     Hint: `dist.recv(x, src=stage.before)`, then `x.requires_grad_()`. What you send is `y.detach()`; what you return
     still has its graph.

@@ -84,7 +84,7 @@ class Seen:
     def note(self, i: int, when: str) -> None:
         sizes = {k: weight.untyped_storage().size() for k, weight in self.weights.items()}
         whole = [k for k, size in sizes.items() if size]
-        self.told.append(f"layer {i}, {when}: {sizes[i]:,} bytes behind its weight; whole are layers {whole}")
+        self.told.append(f"layer {i}, {when}: {sizes[i]:,} bytes behind its weight; layers whole now: {whole}")
 
     def computing(self, i: int, linear: nn.Linear, _: object, out: Tensor) -> None:
         self.weights[i] = linear.weight  # the tensor that autograd saves
