@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 import nbformat
-from cells import DIFFERS, HERE, OPTIONAL, Code, code_cells
+from cells import DIFFERS, EXTRA, HERE, Code, code_cells
 from nbval.plugin import get_sanitize_patterns
 
 LARGEST = 400_000  # bytes; beyond it a browser and a diff both suffer
@@ -85,7 +85,7 @@ def normalise(nb: nbformat.NotebookNode) -> nbformat.NotebookNode:
     number = 0
     for cell in nb.cells:
         kept = {key: cell.metadata[key] for key in ("jupyter", "tags") if cell.metadata.get(key)}
-        if cell.source.startswith(OPTIONAL):
+        if cell.source.startswith(EXTRA):
             kept["jp-MarkdownHeadingCollapsed"] = True  # JupyterLab shows the heading alone until it is clicked
         cell.metadata = nbformat.from_dict(kept)
         if cell.cell_type == "code":

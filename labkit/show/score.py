@@ -46,7 +46,7 @@ class Costs:
         if over := [LESS[cost] for cost in self._mine if self._far(cost)]:
             said.append(f"It can be done with {listed(over)}.")
         elif all(cost in self._least and value <= self._least[cost] + 0.5 for cost, value in self._mine.items()):
-            said.append("No solution takes less.")
+            said.append("No solution that the exercise allows takes less.")
         return said
 
     def _far(self, cost: str) -> bool:

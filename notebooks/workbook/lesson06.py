@@ -92,7 +92,7 @@ def ring_reduce_scatter(x):
     Afterwards: Every link carries a chunk in every step, and every chunk crosses N - 1 links. No rank holds the whole
     total.
     """
-    chunks = x.clone().tensor_split(world_size)
+    chunks = list(x.clone().tensor_split(world_size))
     for step in range(1, world_size):
         # yours
         out, into = chunks[(rank - step) % world_size], chunks[(rank - step - 1) % world_size]
@@ -292,7 +292,7 @@ Which of these four ways does torch's own `dist.all_reduce` resemble, if the ran
 Why: **A ring.** Every rank sends 1.5 S, and all of it to one neighbour. Gloo's ring may turn the other way than yours.
 Halving and doubling sends as much, but each rank to two partners.
 Elsewhere: **With NCCL** it depends on the size and on the machine: a ring, two trees, or additions in a switch. (From
-its source. The end of this lesson has more on that.)
+its source. The optional section below has more on that.)
 """)
 
 shared_link = ask("""
