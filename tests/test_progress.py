@@ -174,7 +174,7 @@ def test_the_rest_comes_when_the_way_is_done_and_the_end_is_said(place: Path):
 def test_the_next_exercise_is_one_of_the_open_notebook(place: Path, monkeypatch: pytest.MonkeyPatch):
     solve("average_gradients")
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/05-barriers-and-clocks.ipynb")
-    assert overview(None).next == "Next: save_then_load, in lesson 05."
+    assert overview(None).next == "Next on this page: save_then_load."
     solve("save_then_load", "bench_by_hand")
     assert overview(None).next == "After this lesson: naive_all_reduce, in lesson 06.", "it may go on"
     monkeypatch.setenv("JPY_SESSION_NAME", "/home/me/my-notebooks/index.ipynb")
@@ -240,9 +240,9 @@ def test_on_a_way_the_next_thing_is_an_open_exercise_of_the_stop_or_else_the_nex
     assert '<a href="01-meet-the-ranks.ipynb#Who-is-who">' in overview(None, "00")._repr_html_()
     assert overview(None, "01").next.startswith("After this stop: [02 Close the ring]"), "as in that lesson's notebook"
     monkeypatch.setenv("JPY_SESSION_NAME", "02-send-and-receive.ipynb")
-    assert overview(None).next == "Next: gradient_back, in lesson 02."
+    assert overview(None).next == "Next on this page: gradient_back."
     solve("gradient_back")
-    assert told("gradient_back") == "Next: ring_shift, in lesson 02."
+    assert told("gradient_back") == "Next on this page: ring_shift."
     solve("ring_shift")
     assert told("ring_shift").startswith("After this stop: [04 Reduce-scatter and all-gather](04-everyone.ipynb#")
 

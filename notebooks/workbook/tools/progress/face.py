@@ -40,7 +40,7 @@ def progress(lab: Any, lesson: str | int | None = None, *, way: str | None = Non
     stops = ways().get(name, [])
     here, done = _place(stops, [number, notebook], facts, answers)
     if stops:
-        next_ = _next([asked(stops[here])], facts) or _next_stop(stops, here, done)
+        next_ = _next([asked(stops[here])], facts, notebook) or _next_stop(stops, here, done)
     elif number is not None:
         next_ = _next([_of(number)], facts)
     else:
@@ -82,7 +82,7 @@ def _place(stops: list[Stop], at_hand: Iterable[str | None], facts: Known, answe
 def _next(tiers: Iterable[Sequence[str]], facts: Known, notebook: str = "") -> str:
     """Name an open exercise of the first list that has one: the first behind its last that changed, going round.
 
-    It waits until the end of the lesson that is open in this notebook, where it is another lesson's.
+    What belongs to another lesson than the one that is open in this notebook comes after that.
     """
     for names in tiers:
         mine = [name for name in names if name in exercises.every()]
@@ -91,7 +91,9 @@ def _next(tiers: Iterable[Sequence[str]], facts: Known, notebook: str = "") -> s
         for name in [*mine[after:], *mine[:after]]:
             if facts.get(name, {}).get("state") != "solved":
                 lesson = exercises.find(name).lesson
-                goes_on = any(stop.lesson == notebook for stop in lessons()) and lesson != notebook
+                if lesson == notebook:
+                    return f"Next on this page: {name}."
+                goes_on = any(stop.lesson == notebook for stop in lessons())
                 return f"{'After this lesson' if goes_on else 'Next'}: {name}, in lesson {lesson}."
     return ""
 

@@ -136,7 +136,9 @@ class ProgressTable:
     def _repr_html_(self) -> str:
         rows = []
         for e in self.exercises:
-            state = SHORT[self.states[e.name]] + (" ← next" if self.next.startswith(f"Next: {e.name},") else "")
+            state = SHORT[self.states[e.name]] + (
+                " ← next" if self.next.startswith((f"Next: {e.name},", f"Next on this page: {e.name}.")) else ""
+            )
             level = f"{'●' * e.difficulty}{'○' * (3 - e.difficulty)}"
             name = f"<code>{e.name}</code><br>{escape(e.title)}"
             facts = {"difficulty": level, "minutes": f"{e.minutes} min", "state": state}
