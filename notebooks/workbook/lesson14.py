@@ -300,8 +300,8 @@ do?
     > That happens if both calls are of the same kind. Here the ranks wait for messages that the other call does not
     send.
 Why: **It hangs, with the ranks in two different calls.** Rank 0 is in the `broadcast` of step 0, the others are in the
-`all_reduce` of step 1. The others are not late: they are further on. So the rank whose line looks right is not always
-the healthy one. Reported as pytorch#54059.
+`all_reduce` of step 1. The others are not late: they are further on, and nothing is wrong with the line on which they
+wait. Look at the rank that is behind. Reported as pytorch#54059.
 Elsewhere: **With NCCL** the result is undefined: if the calls of the ranks do not match, its documentation warns of
 "undefined behavior, including hangs, crashes, or data corruption". (This case was not run on a GPU.)
 """)
