@@ -55,15 +55,16 @@ def steps(count: int, every: int = 1) -> list[float]:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return round numbers, four to seven of them, that enclose low and high.
+    """Return round numbers, four to eight of them, that enclose low and high, from 0 where that is one step below.
 
-    >>> ticks(2.5, 3.6), ticks(5, 100)
-    ([2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6], [0.0, 20.0, 40.0, 60.0, 80.0, 100.0])
+    >>> ticks(2.5, 3.6), ticks(13, 60)
+    ([2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6], [0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0])
     """
     room = (high - low) or abs(high) or 1.0
     power = 10.0 ** math.floor(math.log10(room / 5))
     step = next(step for k in (1, 2, 5, 10) if room / (step := k * power) <= 5.5)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    first = 0 if first == 1 else first  # else three times as much would look like five times
     digits = max(0, -math.floor(math.log10(step)))
     return [round(k * step, digits) for k in range(first, max(last, first + 1) + 1)]
 

@@ -170,7 +170,7 @@ ms. How long does a step take on average?
     every step, and seven short steps do not make up for a long one on the eighth rank.
 ( ) about 25 ms: it gets a little worse
     > That is what two ranks take. With each further rank there is one more chance of a long step.
-(x) about 40 ms
+(x) about 40 ms: the slowest of eight is usually late
 ( ) about 160 ms: each waits for seven others
     > They wait for seven others at the same time, not one after the other: only the slowest of them counts.
 Why: **About 40 ms, twice as long.** No rank is slow: all eight are alike. But the step ends when the *last* rank
@@ -245,7 +245,7 @@ gradient. How many updates does the server make, on average, between a worker's 
     > That would be true if the server's weights stood still while a worker computes. The others go on moving them.
 ( ) about 8 for each worker: the slow one holds up all of them
     > That would be true if the others waited for the slow worker. Here no worker waits for it.
-(x) 1 to 2 for a fast worker, several times as many for the slow one
+(x) 1 to 2 for a fast worker, several times as many for the slow one: the others go on while it computes
 Why: While the slow worker computes one gradient, each of the two others sends three or four. The slowest rank no longer
 costs time. It brings the *stalest* gradients instead. Over all updates the average is about 2, the number of *other*
 workers.
@@ -268,8 +268,8 @@ pulled, which rows it read, and what the server added to what.
 )
 
 thirty_two_workers = ask("""
-With three workers and learning rate 0.25 the loss falls steadily. Now take 32 workers, all equally fast, with
-everything else as before and the same number of gradients in all. What happens to the loss?
+Your three workers trained the model with learning rate 0.25, and its loss fell. Now take 32 workers, all equally fast.
+Everything else is as before, also the number of gradients in all. What happens to the loss?
 ( ) it falls as before: the same gradients are applied
     > They are not the same: each is computed with weights that are 31 updates old.
 (x) it explodes: it ends far above where it began
@@ -279,8 +279,8 @@ everything else as before and the same number of gradients in all. What happens 
 ( ) it falls faster: 32 workers do more
     > They take less time, but the number of gradients is the same here, and each is older.
 Why: **It explodes.** A gradient says which way is downhill *here*. Applied 31 steps later it is wrong, and by then 31
-more like it are on their way. Training survives that only if each step is small: each time you double the workers, you
-need about half the learning rate, and with half the learning rate about twice as many steps.
+more like it are on their way. Training survives that only if each step is small: in the picture, each time the workers
+are doubled, the largest learning rate that still works is about half as large.
 """)
 
 bound_of_two = ask("""
@@ -289,7 +289,7 @@ the slowest one. How fast do updates come, compared with the server without a bo
 ( ) as fast: two steps of head start are enough
     > That would be true if the slow worker caught up now and then. It never does: after two steps the head start is
     used up.
-(x) at the slowest worker's pace, after a head start
+(x) at the slowest worker's pace, after a head start: the fast ones have to wait for it
 ( ) more slowly than with synchronous SGD: there is the server in between as well
     > The server costs little. In the long run both go at the pace of the slowest.
 Why: Every worker ends up at the pace of the slowest. A bound gives the fast ones a head start of two steps, once. It
@@ -304,9 +304,9 @@ last rank takes four times as long in every step. In which of the two does it sa
     > They meet less often, but they do meet. A rank that is always slow is then late by the time of ten steps.
 ( ) where the last rank is always slow: the others need not wait for it
     > They wait for it at every tenth step, and then ten times as long.
-(x) where every rank hiccups
+(x) where every rank hiccups: long and short steps even out within ten
 ( ) in neither: in the end all wait for the slowest
-    > For the slowest *sum of ten steps*, yes. But hiccups even out within ten steps.
+    > For the slowest *sum of ten steps*, yes. But the slowest sum is not far above the average one.
 Why: Over ten steps, long and short ones even out, and the slowest sum of ten is not far above the average. A rank that
 is always slow is just as slow over ten steps as over one. It needs less to do.
 """)

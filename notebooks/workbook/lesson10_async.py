@@ -71,8 +71,8 @@ def run_server(fn, x, turns, more=MORE, **options):
     from torch.distributed import distributed_c10d
 
     mine = [turn for turn, worker in enumerate(turns) if worker == rank]
-    token, tokens, pulled, came = torch.zeros(1), [], [], []
-    real, before = (dist.send, dist.isend), x.clone()
+    token, tokens, pulled, came, taken = torch.zeros(1), [], [], [], []
+    real, recv, before = (dist.send, dist.isend), dist.recv, x.clone()
 
     def gradient(weights):
         if len(pulled) == len(mine):
@@ -116,14 +116,26 @@ def run_server(fn, x, turns, more=MORE, **options):
     def put(send, isend):
         dist.send, dist.isend, distributed_c10d.isend = send, isend, isend
 
+    def recv_of_server(tensor, src=None, *more, **others):
+        if src is not None and len(taken) == len(came) < options.get("updates", 0) and src != turns[len(came)]:
+            raise Found(
+                f"rank 0 waits for a gradient of rank {src}, but it is rank {turns[len(came)]} that comes next. Take "
+                "what comes first, from whoever it is: `dist.recv(push)` without `src`"
+            )
+        taken.append(recv(tensor, src, *more, **others))
+        return taken[-1]
+
     if rank:  # nobody waits for what rank 0 sends
         put(send, isend)
+    else:
+        dist.recv = recv_of_server
     try:
         fn(x if rank == 0 else torch.zeros_like(x), gradient, note=came.append, **options)
     except Found as found:
         raise AssertionError(str(found)) from None
     finally:
         put(*real)
+        dist.recv = recv
     with recorder.paused():
         for passing in tokens:
             with contextlib.suppress(RuntimeError):  # nobody came for it: what comes back says why
@@ -155,8 +167,9 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
     written already. Return nothing.
 
     In the picture all weights begin at 0. On the left is each worker's goal, and its gradient is `pulled - goal`. On
-    the right, rank 0 has its weights and the ranks that it noted, and a worker has the weights with which it computed
-    its gradients. `turns` is the order in which workers send: after the updates, each sends once more.
+    the right are the results. Rank 0 has its last weights, and the list of the ranks that it noted. Each worker has the
+    weights that it had pulled, two numbers for each of its gradients. `turns` says from whom the first gradient comes,
+    from whom the second, and so on. After the last update, each worker sends one more.
     Hint: Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.
     Hint: `worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank
     0 and receives into `pulled`.
@@ -215,7 +228,7 @@ def _goals(n: int) -> list[Case]:
         return Case(goals, about, {"steps": steps, "every": every, "lr": 0.125})
 
     return [
-        Case([np.array([8.0 * r]) for r in range(n)], "", {"steps": 2, "every": 2, "lr": 0.25}),
+        Case([np.array([8.0 * (r + 1)]) for r in range(n)], "", {"steps": 5, "every": 3, "lr": 0.25}),
         case(2, 1, "a mean after every step"),
         case(6, 3, "six steps, a mean after every third"),
         case(5, 3, "five steps, a mean after every third"),
@@ -265,19 +278,21 @@ def run_local_sgd(fn, goal, steps, every, lr):
     harness=run_local_sgd,
 )
 def local_sgd(weights, gradient, steps, every, lr):
-    """Return the weights after so many steps; the ranks average them after every so many.
+    """Return the weights after training; the ranks train alone, and average their weights now and then.
 
-    All ranks start from the same flat `weights`. Each takes `steps` steps of gradient descent by itself, `weights -=
-    lr * gradient(weights, step)` with step 0, 1, 2, …, where the gradients differ from rank to rank. After `every`
-    steps, all ranks replace their **weights** by the mean over the ranks, and again after each further `every` steps.
-    They also do so after the last step, but never twice in a row. Change `weights` in place and return them. No other
+    All ranks start from the same flat `weights`, and train for as many steps as `steps` says. In step 0, 1, 2, … each
+    rank moves its own weights, `weights -= lr * gradient(weights, step)`, and the gradients differ from rank to rank.
+    With `every=3`, all ranks replace their **weights** by the mean over the ranks after the third step, the sixth, and
+    so on. They also do so after the last step, but only once: with `every=3` and `steps=5` after the third step and the
+    fifth, with `steps=6` after the third and the sixth. Change `weights` in place and return them. No other
     communication. In the picture all weights begin at 0, the goals are on the left, and rank r's gradient is `(r + 1) *
     (weights - goal * (step + 1))`.
     Hint: The two lines of lesson 00, on the weights, and only now and then.
     Hint: Counted from 1, step `step + 1` has just ended. `(step + 1) % every == 0` says that `every` divides it.
     Hint: `if (step + 1) % every == 0 or step == steps - 1:`, then `dist.all_reduce(weights)` and the division.
-    Afterwards: With `every=1` this is synchronous SGD: the mean of equal weights minus the ranks' steps is those
-    weights minus the mean step. With `every=H` there are H times fewer meetings, and the ranks drift apart in between.
+    Afterwards: With `every=1` this is synchronous SGD: the ranks' weights are equal before each step, so averaging
+    them after it moves them by the mean gradient. With `every=H` there are H times fewer meetings, and the ranks drift
+    apart in between.
     """
     for step in range(steps):
         weights -= lr * gradient(weights, step)

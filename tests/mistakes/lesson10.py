@@ -30,7 +30,7 @@ deadlock | gathers on rank 0 alone | Rank 1 finished the function without it
 """
 
 asynchronous_sgd = """
-deadlock | serves the workers in rank order | for rank 1 to send
+wrong | serves the workers in rank order | rank 0 waits for a gradient of rank 1, but it is rank
     -         for _ in range(updates):
     -             worker = dist.recv(push)
     +         for i in range(updates):
