@@ -69,7 +69,7 @@ def broken_broadcast_model(model):
     difficulty=2,
     inputs=_models,
     picture=lambda: [{**held, "weight": held["weight"][0, :1]} for held in _models(3)[0].xs],
-    least=Least(sent=lambda n, S: S, rounds=lambda n: 1, memory=lambda n, S: 0),
+    least=Least(rounds=lambda n: 1, memory=lambda n, S: 0),  # the bytes wait for lesson 03's tree
     forbids=OBJECTS,
     setup=_model,
     collect=_tensors_of,
@@ -87,9 +87,10 @@ def broadcast_model(model):
     Hint: `state_dict()` leaves out buffers that were registered with `persistent=False`. `model.buffers()` does not.
     Hint: Go through `[*model.parameters(), *model.buffers()]`, and broadcast each `tensor.detach()` in place.
     Afterwards: PyTorch's `DistributedDataParallel` (DDP) does the same when it wraps a model: parameters and all
-    buffers, from rank 0. A `state_dict()` has what is worth saving; buffers that every model makes anew, such as a
-    mask, are not in it. Broadcast `parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns
-    that it runs through the broadcast.
+    buffers, from rank 0. One broadcast for each tensor is one step for each tensor. It takes fewer steps if you copy
+    the tensors into one flat tensor, broadcast that, and copy its parts back; DDP does so. Broadcast
+    `parameter.detach()`, or under `torch.no_grad()`: else the next backward pass warns that it runs through the
+    broadcast.
     """
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.detach(), src=0)
@@ -215,10 +216,11 @@ def broken_deal(items):
 def deal(items):
     """Return this rank's items of rank 0's list, dealt out like cards.
 
-    This function does what the question above asks about: run it and its check, reveal the answer below the check, then
-    repair it. Rank 0 has a list `items`, numbers or file names; on the other ranks `items` is `None`. Deal it out one
-    by one: item 0 to rank 0, item 1 to rank 1, and after the last rank it is rank 0's turn again. Return this rank's
-    items, a list, which may be empty. Only rank 0 may see the items of other ranks, so do not broadcast them.
+    This function does what the question above asks about. Run its cell and its check, and you see what happens. Then
+    repair it: `dist.scatter_object_list` deals out Python objects. Rank 0 has a list `items`, numbers or file names; on
+    the other ranks `items` is `None`. Deal it out one by one: item 0 to rank 0, item 1 to rank 1, and after the last
+    rank it is rank 0's turn again. Return this rank's items, a list, which may be empty. Only rank 0 may see the items
+    of other ranks, so do not broadcast them.
     Hint: `dist.scatter` moves tensors of equal shape. File names are neither tensors nor equally long.
     Hint: `dist.scatter_object_list(box, chunks, src=0)` pickles. `box` is a list of one, into which the object is put.
     Afterwards: Objects may differ in size, so work that does not divide evenly needs no padding. Each is pickled and
@@ -309,8 +311,8 @@ text. Which losses do the four ranks print?
     > The parameters did arrive, and they are most of what was learned. Only the running mean and variance are those
     of a new model.
 Why: A model's **buffers** belong to it as well: here the running mean, the running variance and the step count of the
-batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every rank, so this mistake
-stays hidden as long as you try it with a new model, and shows once a trained one is loaded.
+batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every rank, so with a new
+model nobody notices this mistake. It shows once a trained model is loaded.
 """)
 
 scattered_lists = ask("""
@@ -338,9 +340,8 @@ Rank r's loss is r + 1, so the four losses are 1, 2, 3 and 4. What does rank 0 p
     > That would be true if only rank 0's own loss were in the list: 1 / 4. Not even that is in `all_losses`.
 ( ) nothing: the gather raises
     > The gather finds all that it wants: four tensors of the right shape on the root, and no list on the others.
-Why: The losses arrived, in tensors that were made for the call and that nothing else refers to. The mean is that of
-`all_losses`, which still holds its four zeros. Nothing raises: a program like this can log 0.0 for weeks. The exercise
-*Repair: the average loss* is this function.
+Why: The losses arrived in `room`, but the mean is that of `all_losses`, which still holds its four zeros. Nothing
+raises: a program like this can log 0.0 for weeks. The exercise *Repair: the average loss* is this function.
 """)
 
 shared_evaluation = ask("""
@@ -350,7 +351,7 @@ with the targets of all samples. What accuracy does it find?
 ( ) about 0.25, as on each rank
     > That would be true if each prediction were compared with the target of its own sample. Write down for eight
     samples in which order they arrive.
-(x) far less than 0.25
+(x) clearly less than 0.25
 ( ) more than 0.25
     > Four ranks with the same model know no more than one. Together they only predict more samples.
 ( ) none: the comparison raises

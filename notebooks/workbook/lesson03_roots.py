@@ -42,11 +42,11 @@ def _tensor_on_0(out, loss):
 
 
 def broken_repair_gather_losses(loss):
+    all_losses = [0.0] * world_size
+    room = [torch.full_like(loss, each) for each in all_losses] if rank == 0 else None
+    dist.gather(loss, room, dst=0)
     if rank == 0:
-        all_losses = [0.0] * world_size
-        dist.gather(loss, [torch.full_like(loss, one) for one in all_losses], dst=0)
         return torch.tensor([sum(all_losses) / world_size], dtype=loss.dtype, device=device)
-    dist.gather(loss, dst=0)
 
 
 @exercise(
@@ -65,16 +65,14 @@ def repair_gather_losses(loss):
     This is the function of the lesson that logs 0.0. Run it, run the check, and repair it with a **gather**. `loss` is
     a tensor with one number on every rank. Return, on rank 0, a tensor with one number: the mean of all losses, in the
     dtype of `loss`. What the other ranks return does not count.
-    Hint: The gather fills the tensors in the list that it is given. Who can read them after the call?
-    Hint: Give that list a name before the call. It is needed on rank 0 only: off the root it must be `None`.
-    Hint: `torch.stack(losses).mean(dim=0)` is a tensor with one number.
-    Afterwards: The list was built inside the call, and nothing else referred to it: the losses arrived and were thrown
-    away. The mean was that of `all_losses`, which still held its zeros.
+    Hint: The gather fills the tensors in the list that it is given. Which list is averaged?
+    Hint: `torch.stack(room).mean(dim=0)` is a tensor with one number.
+    Afterwards: The losses arrived in `room`, but the mean was that of `all_losses`, which still held its zeros.
     """
-    losses = [torch.zeros_like(loss) for _ in range(world_size)] if rank == 0 else None
-    dist.gather(loss, losses, dst=0)
+    room = [torch.zeros_like(loss) for _ in range(world_size)] if rank == 0 else None
+    dist.gather(loss, room, dst=0)
     if rank == 0:
-        return torch.stack(losses).mean(dim=0)
+        return torch.stack(room).mean(dim=0)
 
 
 def run_repair_reduce(repair_reduce, loss):

@@ -614,6 +614,17 @@ def broadcast_model(model):
 """,
     ),
     (
+        "broadcast_model",
+        """
+def broadcast_model(model):
+    for tensor in [*model.parameters(), *model.buffers()]:
+        if rank > 0:
+            dist.recv(tensor.detach(), src=rank - 1)
+        if rank < world_size - 1:
+            dist.send(tensor.detach(), dst=rank + 1)
+""",
+    ),
+    (
         "train_until",
         """
 def train_until(step, good):

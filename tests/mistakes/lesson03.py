@@ -99,12 +99,12 @@ deadlock | broadcasts under the if | Rank 1 finished the function without it
 
 repair_gather_losses = """
 wrong | returns a Python number | a float, and a tensor is asked for
-    torch.stack(losses).mean(dim=0) → torch.stack(losses).mean(dim=0).item()
+    torch.stack(room).mean(dim=0) → torch.stack(room).mean(dim=0).item()
 wrong | fills a list that nobody keeps | on rank 0 element 0 is 0
-    loss, losses, → loss, [torch.zeros_like(t) for t in losses] if rank == 0 else None,
+    loss, room, → loss, [torch.zeros_like(t) for t in room] if rank == 0 else None,
 raises | brings a list on every rank | Rank 1: ValueError | if rank == 0 else None →
 deadlock | gathers on rank 0 alone | Rank 1 finished the function without it
-    dist.gather(loss, losses, dst=0) → if rank == 0: dist.gather(loss, losses, dst=0)
+    dist.gather(loss, room, dst=0) → if rank == 0: dist.gather(loss, room, dst=0)
 not as asked | receives one loss after the other | gather does it
     def repair_gather_losses(loss):
         if rank > 0:
