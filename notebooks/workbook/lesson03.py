@@ -312,7 +312,7 @@ text. Which losses do the four ranks print?
     of a new model.
 Why: A model's **buffers** belong to it as well: here the running mean, the running variance and the step count of the
 batch normalisation. Rank 0's have moved, the others' are new. New buffers are the same on every rank, so with a new
-model nobody notices this mistake. It shows once a trained model is loaded.
+model this mistake does not show. It shows once a trained model is loaded.
 """)
 
 scattered_lists = ask("""
