@@ -7,6 +7,7 @@ wrong | minimises the absolute error | on ranks 0, 1 element 0 is 1.13
         alpha, beta = torch.linalg.lstsq(columns, seconds[:, None]).solution.flatten()
         return torch.stack([alpha, beta / sizes.max()])
 wrong | takes the sizes as they are | on ranks 0, 1 element 0 is 0.000101 | sizes / seconds → sizes
+wrong | leaves α as it is | Divide t = α + β · size | solve(1 / seconds → solve(torch.ones_like(seconds)
 wrong | exchanges α and β | on ranks 0, 1 element 0 is 1e-09
     1 / seconds, sizes / seconds → sizes / seconds, 1 / seconds
 wrong | fits one byte for every size | on ranks 0, 1 element 0 is 0.000125 | sizes / seconds → 1 / sizes

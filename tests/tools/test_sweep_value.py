@@ -39,6 +39,14 @@ def test_one_message_has_latency_and_price_a_collective_the_line_of_its_own():
     assert "Fitted T = α + β · S: α = 100 µs, 1/β = 1 GB/s" in repr(sweep(op="send_recv"))
 
 
+def test_one_message_has_one_bandwidth_which_is_no_bus_bandwidth():
+    one = sweep(op="send_recv")
+    assert repr(one).splitlines()[1].split()[-4:] == ["p90", "S", "/", "t"]
+    assert repr(one).splitlines()[2].endswith("9.9 MB/s")
+    assert "bandwidth S / t" in one.svg.decode()
+    assert "bus" not in f"{one!r} {one.alt} {one.svg.decode()}"
+
+
 def test_a_wrong_result_and_a_missing_size_are_said():
     told = repr(sweep(right=False, note="You stopped the sweep after 2 of 3 sizes, 6 of 9 repetitions."))
     assert "1000 B ✗" in told

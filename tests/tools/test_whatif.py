@@ -11,10 +11,11 @@ import pytest
 
 import labkit
 from labkit.floor.errors import LabError
-from labkit.plot.sheet import extent
+from labkit.plot.sheet import FULL, extent
 from workbook.tools.costs import H100, RENTED, choose, estimate, flat
 from workbook.tools.costs.predict import OPS, times
 from workbook.tools.whatif.face import WhatIf
+from workbook.tools.whatif.plot import COLUMNS
 
 
 @pytest.fixture
@@ -81,9 +82,25 @@ def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(subtests):
         with subtests.test(op, cluster=cluster):
             scene = WhatIf(op, n=100_000, nbytes=2**34, cluster=cluster).scene
             for i, line in enumerate([*scene.legend, *([scene.extra[0]] if scene.extra else [])]):
-                room = (7.4, 7.2)[i % 2]
-                assert extent(line, 8) < room
-            assert extent(scene.links, 8) < 17
+                assert extent(line, 8) < (COLUMNS[1] - COLUMNS[0] if i % 2 == 0 else FULL - COLUMNS[1]) - 1.2
+            assert extent(scene.links, 8) < FULL - 1
+
+
+def test_all_of_it_is_seen_beside_the_file_browser_of_a_narrow_window(w):
+    (least,) = re.findall(r"min-width: (\d+)px", w._picture.value)
+    assert int(least) < 740
+
+
+def test_on_100_000_gpus_neither_faster_nvlink_nor_more_network_helps_alone_as_lesson_07_says():
+    def fastest(cluster):
+        w = WhatIf("all_reduce", n=100_000, nbytes=2**30, cluster=cluster)
+        assert w.winner == "hierarchical, PAT between nodes"
+        return w.seconds[w.winner]
+
+    before = fastest("H100")
+    assert fastest("B200") == pytest.approx(before)
+    assert fastest(H100.but(name="16 cards", rails=16)) / before == pytest.approx(0.95, abs=0.005)
+    assert fastest("GB200") / before == pytest.approx(0.65, abs=0.02)
 
 
 def test_every_control_redraws_the_picture_and_its_words(w):

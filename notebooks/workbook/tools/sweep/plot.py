@@ -37,6 +37,7 @@ class Curves:
     beta: float
     factor: float  # busbw = factor × algbw
     letters: tuple[str, str] = ("α", "β")  # of the fitted line; a and b for an operation of several messages
+    rate: str = "bus bandwidth"  # what `busbw` is called
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def draw(curves: Curves) -> Axes:
         ax.add_artist(Rectangle((right.x(size) - 0.07, right.y(copy) - 0.07), 0.14, 0.14, facecolor=COPIED, zorder=4))
     line(ax, right, fine, rates, FITTED, "--")
     _dots(ax, right, sizes, curves.busbw)
-    _legend(ax, right, 0, "o", MEASURED, f"bus bandwidth; dashed: from {' and '.join(curves.letters)}")
+    _legend(ax, right, 0, "o", MEASURED, f"{curves.rate}; dashed: from {' and '.join(curves.letters)}")
     _legend(ax, right, 1, ":", COPIED, "what each rank copies in memory, all at once")
     return ax
 
@@ -140,7 +141,7 @@ def join(ax: Axes, points: Sequence[tuple[float, float]], **look: Any) -> None:
 def badge(ax: Axes, x: float, y: float, i: int, zorder: float = 5) -> None:
     """Put the i-th curve's letter there."""
     ax.add_artist(Circle((x, y), 0.19, facecolor=color(i), edgecolor=INK, linewidth=0.8, zorder=zorder))
-    write(ax, x, y + 0.01, LETTERS[i], 7, on(i))
+    write(ax, x, y + 0.01, LETTERS[i], 7.5, on(i))
 
 
 def _dots(ax: Axes, panel: Panel, sizes: Sequence[float], values: Sequence[float]) -> None:

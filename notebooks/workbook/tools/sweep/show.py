@@ -103,7 +103,7 @@ class Sweep(Picture):
     # -- how it shows itself --------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        cells = [COLUMNS[: self._wide], *(self._cells(r) for r in self.rows)]
+        cells = [self._columns, *(self._cells(r) for r in self.rows)]
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         lines = ["  ".join(c.rjust(w) for c, w in zip(line, widths, strict=True)) for line in cells]
         return "\n".join([self._title, *lines, *self._notes])
@@ -112,13 +112,13 @@ class Sweep(Picture):
         rows = [row(first, [cell(c, "time") for c in rest]) for first, *rest in map(self._cells, self.rows)]
         notes = "".join(f"<p>{escape(n)}</p>" for n in self._notes)
         drawn = super()._repr_html_() if len(self.rows) > 1 else ""
-        return drawn + table("sweep", escape(self._title), COLUMNS[: self._wide], rows) + notes
+        return drawn + table("sweep", escape(self._title), self._columns, rows) + notes
 
     @property
     def alt(self) -> str:
         """The picture in words."""
         told = [f"{nbytes(r.nbytes)}: {seconds(r.median)}, {rate(r.busbw)}" for r in self.rows if r.busbw]
-        return f"{self._title}. Time and bus bandwidth over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
+        return f"{self._title}. Time and {self._rate} over sizes. {'; '.join(told)}. {' '.join(self._notes)}"
 
     @property
     def _letters(self) -> tuple[str, str]:
@@ -126,8 +126,14 @@ class Sweep(Picture):
         return ("α", "β") if self.op == "send_recv" else ("a", "b")
 
     @property
-    def _wide(self) -> int:
-        return 4 if self.op == "barrier" else len(COLUMNS)
+    def _rate(self) -> str:
+        """One message is not compared with other operations: its bytes by its time are all that is asked."""
+        return "bandwidth S / t" if self.op == "send_recv" else "bus bandwidth"
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        few = {"barrier": COLUMNS[:4], "send_recv": (*COLUMNS[:4], "S / t")}
+        return few.get(self.op, COLUMNS)
 
     @property
     def _title(self) -> str:
@@ -138,7 +144,8 @@ class Sweep(Picture):
         if self.op == "barrier":
             return ["–", *times]
         wrong = "" if r.right else " ✗"
-        return [nbytes(r.nbytes) + wrong, *times, *(rate(b) for b in (r.algbw, r.busbw, r.copy) if b)]
+        rates = (r.algbw, r.busbw, r.copy)[: len(self._columns) - 4]
+        return [nbytes(r.nbytes) + wrong, *times, *(rate(b) for b in rates if b)]
 
     @property
     def _notes(self) -> list[str]:
@@ -150,7 +157,9 @@ class Sweep(Picture):
                 f"Fitted T = {a} + {b} · S: {a} = {seconds(line.alpha)}, {inverse(line.beta, b)}; "
                 f"off by {100 * line.worst:.0f} % at most."
             )
-        if self.op != "barrier":
+        if self.op == "send_recv":
+            notes.append("S is what one rank sends, and GB/s = 10⁹ bytes per second.")
+        elif self.op != "barrier":
             what, factor = timing.convention(self.op)
             notes.append(f"{what}; algbw = S / t, busbw = algbw × {factor}, GB/s = 10⁹ bytes per second (nccl-tests).")
         wrong = [nbytes(r.nbytes) for r in self.rows if not r.right]
@@ -169,5 +178,6 @@ class Sweep(Picture):
             beta=line.beta,
             factor=timing.busbw_factor(self.op, self.n),
             letters=self._letters,
+            rate=self._rate,
         )
         return plot.draw(curves)

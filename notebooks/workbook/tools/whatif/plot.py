@@ -18,11 +18,11 @@ from labkit.plot.sheet import BLACK, color, headline, write
 from labkit.plot.svg import FAINT, GRID, INK, PAGE
 from workbook.tools.sweep.plot import STYLES, Panel, badge, join
 
-WIDE = 17.6
-TOP, BOTTOM, WIDTH = 2.4, 8.55, 6.6  # of a panel
-LEFTS = (1.6, 10.35)
+WIDE = sheet.FULL
+TOP, BOTTOM, WIDTH = 2.4, 8.55, 6.4  # of a panel
+LEFTS = (1.6, 10.0)
 ROW, ROWS = 0.52, 10.0  # the legend's lines, and where they begin
-COLUMNS = (0.45, 9.1)  # of the legend
+COLUMNS = (0.45, 8.75)  # of the legend
 
 
 @dataclass(frozen=True)
