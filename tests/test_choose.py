@@ -156,8 +156,8 @@ def test_html_in_a_question_is_shown_and_keys_stay_in_the_table(two: Choose):
 
 
 def test_a_name_that_is_none_is_answered_with_the_nearest_one():
-    with pytest.raises(LabError, match="Did you mean 'twelve_situations'"):
-        Choose("twelve_situation")
+    with pytest.raises(LabError, match="Did you mean 'eight_situations'"):
+        Choose("eight_situation")
 
 
 def test_what_is_marked_is_marked_in_questions_and_options_and_reads_well_in_a_list(two: Choose):

@@ -110,7 +110,7 @@ class Predict(Box):
 class Choose(Box):
     """Several questions at once: choose an answer to each, and lock them in, all together or some first.
 
-    A lesson names one of the workbook's series: `Choose("twelve_situations")`. Without a mouse,
+    A lesson names one of the workbook's series: `Choose("eight_situations")`. Without a mouse,
     `lock("b a - d")` or `lock("b", "a", "-", "d")` chooses by letters; `-` leaves a question open. `choices` are those
     that were locked in, one for each question; None where none was.
 

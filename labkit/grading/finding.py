@@ -31,6 +31,7 @@ WHY = (
     "length or dtype."
 )
 ADDED = "the backward pass adds up the gradients of all ranks, and their losses are one and the same"
+ROUNDED = "These are the right numbers, rounded to float32: convert to float64 before you add and divide, not after."
 GUARDED = (
     "The lab's guard has stopped the ranks before this call ran. In a job of your own it would hang, crash or give "
     "wrong numbers."
@@ -241,6 +242,8 @@ def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding)
             finding.says.append(f"{ranks(others).capitalize()} {'is' if len(others) == 1 else 'are'} right.")
         if factor := judge.factor([(finding.outs[r], finding.want[r]) for r in finding.wrong], case.n):
             finding.says.append(factor)
+        elif judge.rounded([(finding.outs[r], finding.want[r]) for r in finding.wrong]):
+            finding.says.append(ROUNDED)
         elif exercise.module and _own(exercise, case, finding):
             finding.says.append("What differs there are numbers that the rank brought itself.")
             if set(finding.wrong) <= set(evidence.unreached(attempt.told)):

@@ -135,6 +135,19 @@ def factor(pairs: Sequence[tuple[Any, Any]], n: int) -> str:
     return ""
 
 
+def rounded(pairs: Sequence[tuple[Any, Any]]) -> bool:
+    """Tell whether what came are the right float64 numbers, rounded to float32 on the way; pairs as in `factor`.
+
+    >>> rounded([([float(np.float32(1 / 3)), 2.0], [1 / 3, 2.0])])
+    True
+    """
+    both = [(values.leaves(got), values.leaves(want)) for got, want in pairs]
+    if not all(isinstance(v, float) for came, meant in both for v in [*came, *meant]):
+        return False
+    alike = all(came == np.array(meant, "float32").tolist() for came, meant in both)
+    return alike and any(came != meant for came, meant in both)
+
+
 def own(results: Sequence[tuple[Any, Any, Any]]) -> bool:
     """Tell whether all that differs are numbers that the same rank brought; a result is (what came, what should, x).
 

@@ -137,13 +137,13 @@ def in_sample_order(mine, rows):
     return torch.stack(parts, dim=1).flatten()[:rows]
 
 
-def _softmax_parts(xs: Sequence[Any]) -> list[Any]:
+def softmax_parts(xs: Sequence[Any]) -> list[Any]:
     """Compute each rank's part of the softmax over all ranks' logits, in their dtype."""
     total = np.logaddexp.reduce(np.concatenate(xs).astype("float64"))
     return [np.exp(x.astype("float64") - total).astype(x.dtype) for x in xs]
 
 
-def _softmax_cases(n: int) -> list[Case]:
+def softmax_cases(n: int) -> list[Case]:
     """Deal the logits of one softmax out to n ranks: uneven, large, masked, and none."""
     rng = np.random.default_rng([8, 4, n])
 
@@ -175,8 +175,8 @@ def broken_distributed_softmax(x):
 
 @exercise(
     "Repair a softmax over all ranks",
-    _softmax_parts,
-    inputs=_softmax_cases,
+    softmax_parts,
+    inputs=softmax_cases,
     minutes=6,
     difficulty=2,
     budget=A_FEW,
@@ -186,16 +186,17 @@ def broken_distributed_softmax(x):
 def distributed_softmax(x):
     """Return this rank's part of the softmax over all ranks' x.
 
-    The logits of **one** softmax are spread over the ranks: each brings a flat `x`, of any length or even empty, with
-    −inf where something is masked (not everywhere). Return this rank's part of the softmax over **all** of them, in
-    the dtype of `x`. Logits may be about 1,000, and a rank's may all be −inf. Gather no logits: a rank sends a few
-    numbers. Run the check of the specimen first: on which input does it fail, and with what?
+    The logits of **one** softmax are spread over the ranks: each rank brings a flat `x` of any length, perhaps an empty
+    one. A masked logit is −inf. All logits of one rank may be masked, but never those of all ranks. Return this rank's
+    part of the softmax over **all** logits, in the dtype of `x`. Logits may be about 1,000. Gather no logits: a rank
+    sends a few numbers. Run the check of the specimen first: on which input does it fail, and with what?
     Hint: exp(x − c) / Σ exp(x − c) is the same for every c. Which c leaves nothing above 1, on any rank?
     Hint: Two all-reduces of one number: `MAX` of the maxima, then the sum of exp(x − the global maximum).
     Hint: The maximum of nothing is −inf. It loses every `MAX`, and a sum over nothing is 0: no other `if` is needed.
     Afterwards: Subtracting the same number from all logits changes no share, and the global maximum leaves nothing
     above exp(0) = 1. It also makes a shard of −inf harmless: exp(−inf − a number) is 0. An empty shard brings the
-    maximum of nothing, −inf, and the sum of nothing, 0.
+    maximum of nothing, −inf, and the sum of nothing, 0. One call is enough if each rank brings its **own** maximum and
+    the sum that belongs to it, in one all-gather: see the exercise `softmax_in_one_trip`.
     """
     top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
     dist.all_reduce(top, op=dist.ReduceOp.MAX)
@@ -231,6 +232,16 @@ def _splits(n: int) -> list[Case]:
     ]
 
 
+def not_negative(loss, *_):
+    """Return the loss; say what is often forgotten where it is below 0, which no cross-entropy is."""
+    below = isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.item() < -1e-3
+    assert not below, (
+        f"A cross-entropy is never negative, and this one is {loss.item():.3g}. Take the same number off the target's "
+        "logit as off all others, and add both rows of `sums` up over the ranks"
+    )
+    return loss
+
+
 @exercise(
     "The loss of a split vocabulary",
     cross_entropy,
@@ -241,29 +252,34 @@ def _splits(n: int) -> list[Case]:
     budget=Budget(sent=lambda n, S: 512.0),  # three numbers per token
     tolerance=1e-5,
     least=Least(rounds=lambda n: 2),
+    collect=not_negative,
 )
 def split_loss(logits, target, first):
     """Return the mean loss of all tokens, on every rank.
 
-    Every rank has `logits`, one row per token and one column for each of **its** words: word `first` of the vocabulary
-    and those that follow. `target`, the same on all ranks, has each token's right word, as its number in the **whole**
-    vocabulary. A token's loss is log Σ exp(logit) over all words, minus the logit of its target. Return the mean loss
-    of all tokens, on every rank.
+    Every rank has `logits`: one row for each token, and one column for each of **its** words. The first column is word
+    number `first` of the vocabulary, and the next columns are the next words. `target`, the same on all ranks, has each
+    token's right word, as its number in the **whole** vocabulary. A token's loss is log Σ exp(logit) over all words,
+    minus the logit of its target. Return the mean loss of all tokens, on every rank.
 
-    The first all-reduce, of each token's maximum, is there. Fill the two rows of `sums`, so that the last line is
-    right; it is also right if you take the same number off all logits of a token. **One** more call; gather no logits.
+    Logits may be as large as in the softmax, and the same repair helps: a token's loss stays the same if you take one
+    number off **all** its logits, its target's included. Fill the two rows of `sums`, so that the last line is right.
+    **Two** calls; gather no logits.
+
+    In the picture, rank 0 brings the logits [3, −1] and [3, 0] of two tokens, their targets 5 and 3, and `first` = 0.
     Hint: Both parts of a loss are sums over all words: of exp(logit), and of the logits where all but the target's
     count as 0.
-    Hint: Take `top[:, None]` off all logits first. A target's column on this rank is `target - first`; where that is
-    below 0 or too large, another rank has the word, and this one leaves the 0 in `sums[1]`.
+    Hint: Take each token's largest logit on any rank off first: `top = logits.max(dim=1).values`, an all-reduce with
+    `MAX`, then `logits - top[:, None]`. A target's column on this rank is `target - first`; where that is below 0 or
+    too large, another rank has the word, and this one leaves the 0 in `sums[1]`.
     Hint: With `here` true for the tokens whose target is here: `sums[1, here] = shifted[here, column[here]]`.
     Afterwards: Three numbers per token travel, however large the vocabulary is. Megatron-LM computes its loss in this
     way.
     """
-    top = logits.max(dim=1).values
-    dist.all_reduce(top, op=dist.ReduceOp.MAX)
     sums = logits.new_zeros(2, len(target))
     # yours
+    top = logits.max(dim=1).values
+    dist.all_reduce(top, op=dist.ReduceOp.MAX)
     shifted = logits - top[:, None]
     column = target - first
     here = (column >= 0) & (column < logits.shape[1])
@@ -454,41 +470,3 @@ def distributed_argmax(x):
     first = torch.cat([offers, (rank << 40) + places]).min()
     dist.all_reduce(first, op=dist.ReduceOp.MIN)
     return best.item(), first.item() >> 40, first.item() & (2**40 - 1)
-
-
-@exercise(
-    "A softmax with one collective",
-    _softmax_parts,
-    inputs=_softmax_cases,
-    minutes=12,
-    difficulty=2,
-    promises=(Calls(1),),
-    budget=A_FEW,
-    tolerance=1e-4,
-    least=Least(rounds=lambda n: 1),
-)
-def softmax_in_one_trip(x):
-    """Return this rank's part of the softmax over all ranks' x.
-
-    The same softmax as in the lesson, with **one** call that communicates: each rank brings a flat `x`, of any length,
-    also of none, with −inf where something is masked (not everywhere). Return this rank's part of the softmax over
-    **all** of them. Gather no logits: a rank sends one or two numbers.
-
-    The global maximum is not known before the call, so a rank can only take its **own** maximum off before it adds up.
-    What must it send, so that the others can correct that? And what is −inf − (−inf)?
-    Hint: A sum of exp(x − a) becomes one of exp(x − b) if you multiply it by exp(a − b).
-    Hint: Send the pair (own maximum, sum of exp(x − own maximum)) in an all-gather. Scale each sum by exp(its maximum −
-    the largest), and add.
-    Hint: A rank whose logits are all −inf takes off 0 instead: then its sum is 0. So is that of an empty one, whose
-    maximum is −inf.
-    Afterwards: Any two such pairs merge into one, in any order. FlashAttention goes through a row in this way, block by
-    block, and ring attention does so rank by rank. `logsumexp` folds a pair into one number, at the price of a few
-    digits.
-    """
-    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
-    shift = top if top > -torch.inf else torch.zeros_like(top)
-    pair = torch.stack([top, (x - shift).exp().sum()])
-    pairs = [torch.empty_like(pair) for _ in range(world_size)]
-    dist.all_gather(pairs, pair)
-    tops, sums = torch.stack(pairs).T
-    return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()

@@ -1,4 +1,4 @@
-"""The predictions of lesson 08: an empty shard, gradients of a split layer and of a batch norm, a sum, twelve needs."""
+"""The predictions of lesson 08: an empty shard, gradients of a split layer and of a batch norm, a sum, eight needs."""
 
 from labkit.grading.prediction import ask, series
 
@@ -73,9 +73,9 @@ its ring at most, or adds them up along a tree, so there are fewer orders. All r
 (From its source, not run.)
 """)
 
-twelve_situations = series(
+eight_situations = series(
     """
-Here are twelve moments of a training run. Which call do the ranks make? If several answers would work, choose the
+Here are eight moments of a training run. Which call do the ranks make? If several answers would work, choose the
 one that moves and stores the least, or that makes the fewest ranks wait.
 """,
     need_stop_on_nan="""
@@ -133,18 +133,6 @@ Each rank has tokens, and an expert. A router has chosen an expert for each toke
     > The pattern is right, but on arrival the tokens of different ranks would be added up.
 Why: Every rank has something different for every other rank. The sizes travel first, by an all-to-all of their own.
 """,
-    need_learning_rate="""
-The learning rate follows a cosine over the number of steps. The scheduler runs on every rank:
-( ) broadcast from rank 0
-    > It would send every rank a number that it has. It is needed where the ranks' inputs can differ.
-( ) all_reduce with AVG
-    > The average of N equal numbers is that number.
-( ) a barrier
-    > A barrier carries no data, and the gradients' all-reduce keeps the ranks in step already.
-(x) nothing
-Why: The number of steps is the same on every rank, and so is the rate. What all ranks can compute alike need not be
-sent.
-""",
     need_plateau="""
 `ReduceLROnPlateau` lowers the rate when the validation loss stagnates. Each rank has validated its own, uneven share:
 ( ) nothing
@@ -155,8 +143,8 @@ sent.
 (x) all_reduce [sum, count]
 ( ) reduce [sum, count] to rank 0
     > Then rank 0 alone has the right loss, and its scheduler alone lowers the rate.
-Why: Now the scheduler's input differs from rank to rank. With the loss of all rows, on every rank, all schedulers
-decide alike.
+Why: The ranks' schedulers see different losses. Give every one of them the mean loss of all rows, and they lower the
+rate at the same step.
 """,
     need_log="""
 Every 100 steps, rank 0 writes the sum of all ranks' token counts to a log:
@@ -170,32 +158,8 @@ Every 100 steps, rank 0 writes the sum of all ranks' token counts to a log:
     > Then the log holds one rank's count. Tokens differ from rank to rank.
 Why: One rank needs the total. The others hand in their number and need not wait for each other.
 """,
-    need_download="""
-Rank 0 downloads a data set to a disk that all ranks see. The others must not open it too early:
-( ) a barrier before the download
-    > All ranks come together, and then the others open the file while rank 0 still writes it.
-( ) broadcast the data set
-    > It would do, but the whole data set goes through the network and into every rank's memory. They only had to
-    wait.
-(x) a barrier after the download
-( ) nothing
-    > Opening a file does not wait: the others find none, or half of one.
-Why: No data has to move between the ranks, they only have to wait. Every rank calls it: rank 0 when it has the file,
-the others before they open it.
-""",
-    need_rows_of_a_table="""
-Rank 0 holds a table of embeddings. Each rank will work on its own N-th of the rows only:
-( ) broadcast
-    > It would do, for N times the memory and more bytes: every rank gets the whole table and keeps a part.
-( ) all_to_all
-    > There every rank brings a part for each other rank. Here only rank 0 has something to bring.
-( ) reduce_scatter
-    > It also leaves each rank its part, but of a **sum**, to which every rank has to bring a whole table.
-(x) scatter
-Why: One rank has it, and each rank needs a different part: rank 0 sends (N − 1) / N of the table in all.
-""",
     need_norm_under_ddp="""
-Plain DDP, and `loss.backward()` has ended. Each rank scales its gradients down if their norm is above 1:
+Plain DDP has averaged the gradients in `loss.backward()`. Each rank scales them down if their norm is above 1:
 ( ) all_reduce the sum of squares
     > Each gradient is on all ranks, so it would be counted N times: the norm would be √N times too large. It is right
     where each rank holds a different shard.
@@ -204,18 +168,7 @@ Plain DDP, and `loss.backward()` has ended. Each rank scales its gradients down 
 (x) nothing
 ( ) broadcast rank 0's norm
     > Every rank would receive the number that it has computed itself.
-Why: DDP has averaged the gradients during the backward pass. They are equal on all ranks, and so are their norm and the
-factor.
-""",
-    need_longest="""
-Each rank has a batch of sentences. All ranks pad theirs to one length, that of the longest sentence of all:
-( ) all_gather
-    > It would do: every rank gets N lengths and takes the largest. N numbers travel where one would do.
-(x) all_reduce with MAX
-( ) all_reduce with SUM
-    > The sum of the lengths is long enough, and N times too long: most of the batch would be padding.
-( ) broadcast rank 0's longest
-    > Another rank may have a longer sentence, and would have to cut it off.
-Why: One number from each rank, the largest one back to every rank.
+Why: The averaged gradients are equal on all ranks, and so are their norm and the factor. What all ranks can compute
+alike need not be sent.
 """,
 )

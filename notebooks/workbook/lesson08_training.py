@@ -1,4 +1,4 @@
-"""Exercises of lesson 08 as training needs them: a loss with its gradient, a norm, a sum's bits."""
+"""Exercises of lesson 08 as training needs them: a softmax in one call, a loss with its gradient, a norm, a sum."""
 
 from __future__ import annotations
 
@@ -10,10 +10,48 @@ import numpy as np
 from labkit.grading.exercise import Budget, Case, Least, exercise
 from labkit.grading.inputs import counting
 from labkit.grading.promises import Calls
-from workbook.lesson08 import A_FEW, cross_entropy
+from workbook.lesson08 import A_FEW, cross_entropy, softmax_cases, softmax_parts
 
 if TYPE_CHECKING:
     from labkit.rank.cell_names import comms, device, dist, rank, torch, world_size
+
+
+@exercise(
+    "A softmax with one collective",
+    softmax_parts,
+    inputs=softmax_cases,
+    minutes=12,
+    difficulty=2,
+    promises=(Calls(1),),
+    budget=A_FEW,
+    tolerance=1e-4,
+    least=Least(rounds=lambda n: 1),
+)
+def softmax_in_one_trip(x):
+    """Return this rank's part of the softmax over all ranks' x.
+
+    The same softmax as in the lesson, with **one** call that communicates: each rank brings a flat `x` of any length,
+    perhaps an empty one. A masked logit is −inf. All logits of one rank may be masked, but never those of all ranks.
+    Return this rank's part of the softmax over **all** logits. Gather no logits: a rank sends one or two numbers.
+
+    The global maximum is not known before the call, so a rank can only take its **own** maximum off before it adds up.
+    What must it send, so that the others can correct that? And what is −inf − (−inf)?
+    Hint: A sum of exp(x − a) becomes one of exp(x − b) if you multiply it by exp(a − b).
+    Hint: Send the pair (own maximum, sum of exp(x − own maximum)) in an all-gather. Scale each sum by exp(its maximum −
+    the largest), and add.
+    Hint: A rank whose logits are all −inf takes off 0 instead: then its sum is 0. So is that of an empty one, whose
+    maximum is −inf.
+    Afterwards: Any two such pairs merge into one, in any order. FlashAttention goes through a row in this way, block by
+    block, and ring attention does so rank by rank. `logsumexp` folds a pair into one number, at the price of a few
+    digits.
+    """
+    top = x.max() if len(x) else torch.tensor(-torch.inf, dtype=x.dtype, device=x.device)
+    shift = top if top > -torch.inf else torch.zeros_like(top)
+    pair = torch.stack([top, (x - shift).exp().sum()])
+    pairs = [torch.empty_like(pair) for _ in range(world_size)]
+    dist.all_gather(pairs, pair)
+    tops, sums = torch.stack(pairs).T
+    return (x - tops.max()).exp() / (sums * (tops - tops.max()).exp()).sum()
 
 
 def _vocabularies(n: int) -> list[Case]:

@@ -20,18 +20,18 @@ options = Option(long), Option('b' + long, 'No.'), Option('c', 'No.')
 Predict(Prediction('Which? ' * 30, long, 'So.', options))"""
 NUMBER = """n = Predict(Prediction('How much?', 24, 'Six of 4 MiB.', unit='MiB'))
 n"""
-TABLE = 'twelve = Choose("twelve_situations")\ntwelve'
+TABLE = 'eight = Choose("eight_situations")\neight'
 HELD_BACK = """def until_open(change):  # the first choice keeps the kernel busy until somebody opens the gate
     field.unobserve(until_open, "value")
     open("gate").close()
 
 
-table = Choose("twelve_situations")
+table = Choose("eight_situations")
 field = table._fields[1]
 field.observe(until_open, "value")
 table"""
 CELLS = [IMPORTS, ASKED, "p.choice", "p.reveal()", LONG, NUMBER, "n.reveal()"]
-CELLS += [TABLE, "twelve.choices[:3]", "twelve.reveal()", HELD_BACK, "table.choices[:3]"]
+CELLS += [TABLE, "eight.choices[:3]", "eight.reveal()", HELD_BACK, "table.choices[:3]"]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_table_of_questions_is_answered_from_the_keyboard_and_leaves_the_noteb
     nb = questions
     table = nb.run_cell(7)
     lists = table.locator("select")
-    expect(lists).to_have_count(12)
+    expect(lists).to_have_count(8)
     lists.nth(0).focus()
     nb.page.keyboard.press("ArrowDown")
     nb.page.keyboard.press("Tab")
@@ -129,9 +129,9 @@ def test_a_table_of_questions_is_answered_from_the_keyboard_and_leaves_the_noteb
     nb.page.keyboard.type("dd")  # in JupyterLab's command mode this deletes a cell
     expect(nb.cells).to_have_count(len(CELLS))
     nb.page.keyboard.press("Enter")
-    expect(table).to_contain_text("Locked in: 2 of 12")
+    expect(table).to_contain_text("Locked in: 2 of 8")
     expect(nb.run_cell(8)).to_contain_text("['all_reduce the loss, with MAX', 'broadcast_object_list', None]")
-    expect(nb.run_cell(9)).to_contain_text("1 of 2 right. 10 questions still open")
+    expect(nb.run_cell(9)).to_contain_text("1 of 2 right. 6 questions still open")
     assert nb.errors() == []
 
 
@@ -148,7 +148,7 @@ def test_a_choice_that_the_page_holds_back_while_the_kernel_is_busy_is_there_whe
         nb.page.keyboard.press("ArrowDown")
     table.get_by_role("button", name="Lock in what is chosen").click()
     opener = os.open(gate, os.O_RDWR)  # waits for nobody
-    expect(table).to_contain_text("Locked in: 1 of 12")
+    expect(table).to_contain_text("Locked in: 1 of 8")
     os.close(opener)
     expect(nb.run_cell(11)).to_contain_text("[None, 'broadcast_object_list', None]")
     assert nb.errors() == []

@@ -173,6 +173,15 @@ def test_no_factor_is_told_where_it_may_be_chance(got, want):
     assert judge.factor([(got, want)], 3) == ""
 
 
+def test_right_numbers_that_were_rounded_to_float32_are_known():
+    third, rounded = np.array([1 / 3, 2.0]), np.array([1 / 3, 2.0]).astype("float32").astype("float64")
+    assert judge.rounded([(rounded, third), (rounded, third)])
+    assert not judge.rounded([(rounded, third), (third + 1, third)])
+    assert not judge.rounded([(third, third)])
+    assert not judge.rounded([(rounded[:1], third)])
+    assert not judge.rounded([(np.array([3]), np.array([4]))])
+
+
 def test_numbers_that_the_rank_itself_brought_are_known():
     brought = ([floats(11)], [floats(12)])
     assert judge.own([({"a": floats(11), "b": floats(3)}, {"a": floats(1), "b": floats(3)}, brought)])

@@ -74,7 +74,7 @@ def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, A
     [
         ("Atlas()", "box._text", update(value="no log"), "box._button", CLICK),
         ("Predict('tokens_that_hide_it')", "box._field", update(value="no number"), "box._button", CLICK),
-        ("Choose('twelve_situations')", "box._fields[0]", update(index=0), "box._button", CLICK),
+        ("Choose('eight_situations')", "box._fields[0]", update(index=0), "box._button", CLICK),
         ("WhatIf()", "box._n", update(index=3), "box._op", update(index=1)),
         ("Box([ipywidgets.HBox([ipywidgets.Text(), ipywidgets.Button()])])", "box.children[0].children[0]",
          update(value="deep"), "box.children[0].children[1]", CLICK),

@@ -53,6 +53,8 @@ costly | gathers the logits | Its busiest rank sends 3.0 S
 split_loss = """
 wrong | looks targets up in its own words only | on rank 0 element 0 is 1.10
     dist.all_reduce(sums) → dist.all_reduce(sums[0])
+wrong | takes nothing off the target's logit | A cross-entropy is never negative
+    shifted[here, column[here]] → logits[here, column[here]]
 raises | looks on ranks that have no such word | Rank 0: IndexError
     sums[1, here] = shifted[here, column[here]] → sums[1] = shifted[torch.arange(len(target)), column]
 not as asked | reduces the two in two calls | Rank 0 makes 3 calls that communicate, dist.all_reduce
