@@ -259,8 +259,9 @@ def split_loss(logits, target, first):
 
     Every rank has `logits`: one row for each token, and one column for each of **its** words. The first column is word
     number `first` of the vocabulary, and the next columns are the next words. `target`, the same on all ranks, has each
-    token's right word, as its number in the **whole** vocabulary. A token's loss is log Σ exp(logit) over all words,
-    minus the logit of its target. Return the mean loss of all tokens, on every rank.
+    token's right word, as its number in the **whole** vocabulary; its column is `target - first`, if that is one of
+    this rank's columns. A token's loss is log Σ exp(logit) over all words, minus the logit of its target. Return the
+    mean loss of all tokens, on every rank.
 
     Logits may be as large as in the softmax, and the same repair helps: a token's loss stays the same if you take one
     number off **all** its logits, its target's included. Fill the two rows of `sums`, so that the last line is right.
