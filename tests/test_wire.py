@@ -12,6 +12,8 @@ import pytest
 from labkit.cluster.wire import _settled
 from labkit.floor import time_limits
 from labkit.floor.errors import LabError
+from labkit.plot import wire as picture
+from labkit.plot.sheet import FULL
 from labkit.show.wire import Wire
 from labkit.theory.primitives import PRIMITIVES
 from labkit.theory.traffic import Counted, flows
@@ -109,6 +111,13 @@ def test_pictures_are_wellformed_and_equal_for_equal_data(op, n):
     xml.dom.minidom.parseString(picture)
     assert f"rank {n - 1}" in picture
     assert len(picture) < 150_000
+
+
+@pytest.mark.parametrize("seen", ["reduce_scatter", "all_reduce"])
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
+def test_all_of_a_picture_is_seen_beside_the_file_browser(n, seen):
+    """Where the textbook's arrows are drawn, too, both circles stand below the matrix."""
+    assert picture.draw(wire("reduce_scatter", n, 16 * MIB, seen)._drawing).get_xlim()[1] <= FULL
 
 
 def look(nbytes, busy=False):

@@ -29,6 +29,7 @@ DTYPES = re.compile(  # three ways in which torch says that the tensors of a cal
 IN_C = {"float": "float32", "double": "float64", "int": "int32", "long": "int64"}  # what C++ calls a dtype
 WATCHED = "is being modified inplace|requires grad is being used in an in-place operation"
 MEMORY = "can't allocate memory"  # what torch says on a CPU, in a RuntimeError
+NOT_A_MEMBER = re.compile(r"Global rank \d+ is not part of group")
 MARKED = re.compile(r"^ *-+> *(\d+) (.*)$", re.MULTILINE)  # the line that raised, as IPython marks it
 FUNCTIONS = {name for primitive in PRIMITIVES.values() for function in primitive.functions for name in function.names}
 SILENT = FUNCTIONS - {"recv", "isend", "irecv", "batch_isend_irecv"}  # what returns None, unless it is asynchronous
@@ -119,6 +120,8 @@ def hints(ename: str, what: str, line: str, above: Sequence[str] = ()) -> Iterat
         one, other = (IN_C.get(name, name) for name in found.groups() if name)
         made = "`torch.empty_like(x)` makes room in the dtype of x, and so does `dtype=x.dtype`"
         yield f"one tensor of this call is {one}, and another {other}: {made}"
+    elif NOT_A_MEMBER.match(what):
+        yield "give src or dst as a rank of the world; to count within the group, write group_src=0 or group_dst=0"
     elif re.search(WATCHED, what):
         yield "autograd watches this tensor: pass `x.detach()`, which has the same memory and no gradient"
     elif "ReduceOp" in what and "incompatible function arguments" in what:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from labkit.plot.sheet import chip, circle, color, headline, on, sheet, stroke, wrapped, write
+from labkit.plot.sheet import FULL, chip, circle, color, headline, on, sheet, stroke, wrapped, write
 from labkit.plot.svg import EDGE, FAINT, INK, PAGE
 from labkit.theory.traffic import SLIGHT
 
@@ -53,20 +53,23 @@ def _radius(n: int) -> float:
 
 
 def draw(drawing: Drawing) -> Axes:
-    """Draw the matrix and its columns, a circle of ranks for each panel, and the notes below."""
+    """Draw the matrix and its columns, a circle of ranks for each panel beside or below it, and the notes below."""
     n, panels = drawing.n, len(drawing.panels)
     radius = _radius(n)
     height = radius if n > 2 else 0.7  # from a circle's middle to its top: two ranks stand side by side
     table = LEFT + WIDTH * (n if panels else 0) + 1.45 * len(drawing.columns)
-    wide = max(table + GAP + panels * (2 * radius + 1.6), 12.0)
-    tall = max(TOP + HEIGHT * n, 2.5 + 2 * height if panels else 0)
+    circles, high = panels * (2 * radius + 1.6), 2.5 + 2 * height if panels else 0.0
+    beside = table + GAP + circles <= FULL
+    left, top = (table + GAP, 0.0) if beside else (0.0, TOP + HEIGHT * n + 0.3)
+    wide = max(table + (GAP + circles if beside else 0.4), circles, 12.0)
+    tall = max(TOP + HEIGHT * n, top + high)
     notes = [line for note in drawing.notes for line in wrapped(note, wide - 0.8, 8)]
     ax = sheet(wide, tall + 0.3 + LINE * len(notes) + 0.2)
     _numbers(ax, drawing)
-    x = table + GAP + radius + 0.8
+    x = left + radius + 0.8
     for name, matrix in drawing.panels:
-        headline(ax, x, 0.55, name, align="center")
-        _arrows(ax, (x, 1.45 + height), matrix, drawing)
+        headline(ax, x, top + 0.55, name, align="center")
+        _arrows(ax, (x, top + 1.45 + height), matrix, drawing)
         x += 2 * radius + 1.6
     for i, line in enumerate(notes):
         write(ax, 0.4, tall + 0.3 + LINE * i, line, 8, FAINT, "left")

@@ -42,6 +42,7 @@ from labkit.rank import (
     namespace,
     output,
     recorder,
+    settings,
     tiny,
     torch_internals,
 )
@@ -64,6 +65,7 @@ NOWHERE = {"op": None, "line": None, "function": None, "source": "", "imports": 
 def attach() -> None:
     """Answer `labkit_request` messages on the engine's control channel."""
     _go_first()
+    settings.let_old_names_be()
     kernel = shell().kernel  # type: ignore[attr-defined]  # an engine's shell has one
     if kernel.control_thread is None:
         _control_thread(kernel)

@@ -66,6 +66,11 @@ def set_random_states(states: Sequence[Any]) -> None:
         torch.cuda.set_rng_state(state)
 
 
+def let_old_names_be() -> None:
+    """Say nothing of a call of torch.distributed that has a new name as well: it does what it did."""
+    warnings.filterwarnings("ignore", r"`torch\.distributed\.[a-z]\w*` is deprecated", FutureWarning)
+
+
 def _directory() -> str:
     """Return the working directory; "" where that has gone."""
     with contextlib.suppress(OSError):

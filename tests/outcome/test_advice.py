@@ -46,6 +46,11 @@ def test_a_name_that_the_ranks_lack_is_said_to_be_where_it_is(name: str, said: s
     assert told.endswith(said)
 
 
+def test_a_root_that_is_not_in_the_group_is_told_how_to_count_in_it():
+    (told,) = of("ValueError", "Global rank 0 is not part of group <torch.distributed.ProcessGroup object at 0x7f>")
+    assert told.endswith("to count within the group, write group_src=0 or group_dst=0")
+
+
 SUBSCRIPT = "'NoneType' object is not subscriptable"
 
 

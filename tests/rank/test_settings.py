@@ -130,6 +130,14 @@ def test_names_that_torch_will_change_are_not_told_and_the_functions_own_warning
     assert [str(w.message) for w in recwarn.list] == ["look here"]
 
 
+def test_a_call_of_torch_distributed_that_has_a_new_name_as_well_is_not_warned_of(recwarn):
+    with warnings.catch_warnings():
+        settings.let_old_names_be()
+        for what in ("distributed.reduce_scatter_tensor", "distributed.all_gather_into_tensor", "something.else"):
+            warnings.warn(f"`torch.{what}` is deprecated. Please use another.", FutureWarning, stacklevel=1)
+    assert [str(w.message)[:24] for w in recwarn.list] == ["`torch.something.else` i"]
+
+
 def test_what_torch_warns_of_in_a_paragraph_takes_one_line():
     says = "c10d::broadcast_: an autograd kernel was not registered to the Autograd key(s)"
     with settings.as_new():
