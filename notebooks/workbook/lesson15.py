@@ -90,7 +90,8 @@ LARGE = 2**15  # numbers, 128 KiB: of fewer, Gloo's headers would count
 
 
 def _on(hosts: Sequence[Sequence[int]], case: Case, **more: Any) -> Case:
-    said = f"hosts {' and '.join(str(list(ranks)) for ranks in hosts)}"
+    each = " and ".join(str(list(ranks)) for ranks in hosts)
+    said = f"hosts {each}" if len(hosts) > 1 else "all on one host"
     about = ", ".join(part for part in (said, *(f"{k} {v}" for k, v in more.items()), case.about) if part)
     return Case(case.xs, about, {"hosts": [list(ranks) for ranks in hosts], **more})
 
@@ -164,9 +165,9 @@ def leaders_all_reduce(x, inside, leaders):
     Return the sum of all ranks' `x` on every rank, in three calls of `torch.distributed`: add up **within** each host,
     add up **between** the hosts, hand the result out **within** each host. `inside` is the group of the ranks on this
     rank's host; the one with group rank 0 is the host's leader. `leaders` is the group of all leaders, and None on all
-    other ranks. Only leaders send to other hosts: with h hosts **2 (h - 1) / h** times S each, which is S with two
-    hosts. The check counts that on the wire. Hosts may have different numbers of ranks. `x` has one dimension and stays
-    as it is.
+    other ranks. Only leaders send to other hosts. Between two hosts, each of them sends **S**; with h hosts, each
+    sends **2 (h - 1) / h** times S. The check counts that on the wire. Hosts may have different numbers of ranks. `x`
+    has one dimension and stays as it is.
     Hint: A reduce in `inside` to its group rank 0, an all-reduce in `leaders`, a broadcast in `inside`.
     Hint: `group_dst=0` and `group_src=0` count ranks within the group; `dst` and `src` count them in the world, where
     rank 0 is not on every host.
@@ -196,9 +197,9 @@ def leaders_all_reduce(x, inside, leaders):
 def rails_all_reduce(x, inside, rail):
     """Return the sum of all ranks' x on every rank; each rank takes its share to the other hosts.
 
-    Return the same sum, but now **every** rank of a host sends an equal share to other hosts: with h hosts of g ranks,
-    **2 (h - 1) / h** times S/g. `inside` is the group of the ranks on this rank's host, and `rail` the group of
-    the ranks with the same group rank in `inside`, one on each host. Every host has g = `inside.size()` ranks, and g
+    Return the same sum. Now **every** rank sends to other hosts, and all send equally much: **2 (h - 1) / h** times
+    S/g, if there are h hosts of g ranks. `inside` is the group of the ranks on this rank's host, and `rail` the group
+    of the ranks with the same group rank in `inside`, one on each host. Every host has g = `inside.size()` ranks, and g
     divides the length of `x`. Three calls of `torch.distributed` do it. The check counts on the wire what each rank
     sends to other hosts. `x` stays as it is.
     Hint: After the reduce-scatter in `inside`, each rank has the host's sum of one share. The rank with the same group

@@ -9,7 +9,7 @@ import pytest
 
 import labkit
 from labkit.content import exercises
-from tests.live.lesson_cells import code
+from tests.live.lesson_cells import beginning
 from workbook.lesson15 import bytes_out_of_hosts
 from workbook.tools import schedules
 
@@ -135,12 +135,12 @@ def near(seen: list[list[int]], shares: tuple[float, float]) -> bool:
 
 @pytest.fixture(scope="module")
 def ways(lab):
-    """The lesson's cells that define its ring and its groups, and the workbook's functions."""
+    """The lesson's ring, its cell that makes the groups, and the workbook's functions."""
     lab.push(hosts=HOSTS)
     lab.run(f"x = torch.ones({S // 4}, device=device)")
-    for cell in code("15"):
-        if cell.source.startswith("%%px") and ("def ring_in_order" in cell.source or "init_device_mesh" in cell.source):
-            lab.run(cell.source.removeprefix("%%px\n"))
+    lab.run("from workbook.tools.rank.ring import ring_in_order")
+    (groups,) = beginning("15", "from torch.distributed.device_mesh import")
+    lab.run(groups)
     for name in ("leaders_all_reduce", "rails_all_reduce"):
         lab.run(exercises.find(name).answer.removeprefix("%%px\n"))
     return lab

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 
-from labkit.plot.sheet import TITLE, color, extent, headline, on, sheet, write
+from labkit.plot.sheet import FULL, TITLE, color, extent, headline, on, sheet, write
 from labkit.plot.svg import EDGE, FAINT, INK
 
 STRIDE, GAP, PAD = 0.85, 0.9, 0.3  # from rank to rank, between hosts, around the ranks of a host
 HEAD, FOOT, LEFT, APART = 0.9, 0.85, 0.4, 0.7
+ROOM = FULL * 8 / 7.5  # units that panels side by side may take: the smallest letters have 8 points
 BEND = 0.42  # how high an arc is for its length
 
 
@@ -37,7 +38,7 @@ class Picture:
 def draw(picture: Picture) -> Axes:
     """Draw the panels side by side below the title, as many in a row as fit."""
     across, rows = _grid(picture)
-    wide = LEFT + across * (_wide(picture) + APART)
+    wide = 2 * LEFT + across * (_wide(picture) + APART) - APART
     ax = sheet(max(wide, 2 * LEFT + extent(picture.title, TITLE, bold=True)), 0.8 + rows * _tall(picture))
     headline(ax, LEFT, 0.45, picture.title)
     for i, panel in enumerate(picture.panels):
@@ -91,5 +92,5 @@ def _tall(picture: Picture) -> float:
 
 def _grid(picture: Picture) -> tuple[int, int]:
     """Panels beside one another, and rows of them."""
-    across = max(1, min(len(picture.panels), int(26 / (_wide(picture) + APART))))
+    across = max(1, min(len(picture.panels), int((ROOM - 2 * LEFT + APART) / (_wide(picture) + APART))))
     return across, -(-len(picture.panels) // across)

@@ -28,8 +28,9 @@ class OnHosts(Picture):
         panels = []
         for (pairs, load), numbers in self._ways.items():
             size = f"{load.share:.3g} S"
-            told = f"{count(load.messages, 'message')}, {size} in all, through a host's link"
-            said = f"at once: {told}" if load.messages else "nothing leaves a host"
+            at_once, in_all = (" at once", " in all") if load.messages > 1 else ("", "")
+            told = f"{count(load.messages, 'message')}{at_once}, {size}{in_all}, through a host's link"
+            said = f"{'each: ' * (len(numbers) > 1)}{told}" if load.messages else "nothing leaves a host"
             panels.append(plot.Panel(f"step{'s' * (len(numbers) > 1)} {spans(numbers, ', ')}", pairs, said))
         return panels
 
