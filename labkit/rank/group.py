@@ -42,6 +42,7 @@ _world: weakref.ref[Any] | None = None  # the group that was joined last
 _sockets: list[tuple[weakref.ref[Any] | None, set[Socket]]] = []  # a group, and what connects it to other ranks
 _shut_listeners: set[Socket] = set()  # at which Gloo listens, and that accept no connection any more
 _to_store: set[Socket] = set()  # what connects this rank to a store on another host
+_listened_before: set[Socket] | None = None  # at which this rank listened before the group that is being made
 _counted = False  # bytes were seen to be counted on them
 
 
@@ -147,6 +148,7 @@ def abort() -> None:
 def _shut() -> None:
     if _store is not None:  # a rank that still looks for the others there, in `new_group` say, is freed too
         _store.abort()
+    _come_for_others()
     # Connected sockets of Gloo's alone: shutting a listening one kills the process, and the engine's own connection to
     # the notebook must live. NCCL's are left to NCCL: an abort ends its kernels, and every call that waits for the GPU.
     for noted in noted_sockets():
@@ -155,6 +157,23 @@ def _shut() -> None:
     _sockets.clear()
     if dist.is_initialized() and any(name in dist.get_backend_config() for name in ABORTED):
         torch_internals.abort_groups()
+
+
+def _come_for_others() -> None:
+    """Connect to where a group that is being made listens, as each other rank would, and leave at once.
+
+    Gloo waits in C++ for ranks that connect to it, however hopeless: one that has failed never comes.
+    """
+    before = _listened_before
+    if before is None:
+        return
+    with contextlib.ExitStack() as handles:
+        for listener in _opened((tcp_sockets()[1] - before) & _watched(), handles):
+            for other in range(int(os.environ.get("WORLD_SIZE", 1))):
+                with contextlib.suppress(OSError):  # it has gone on meanwhile
+                    address = listener.getsockname()[:2]
+                    with socket.create_connection(address, time_limits.RELEASE_STEP) as s:
+                        s.sendall(struct.pack("<q", other))
 
 
 def aborted(within: float = 0.0) -> bool:
@@ -274,6 +293,7 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
 
     @functools.wraps(make_group)
     def noted(*args: Any, **kwargs: Any) -> Any:
+        global _listened_before
         before, open_before = tcp_sockets()
         # In a group that is split off, ranks connect to the listening sockets of the group that it was split from.
         reopened = _shut_listeners & open_before if splits else set()
@@ -281,13 +301,14 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
             for listener in _opened(reopened, handles):
                 accept_again(listener)
         lazy = os.environ.pop(LAZY, None)
-        made = None
+        made, _listened_before = None, open_before
         gloo.set_timer_slack(gloo.SLACK)  # for Gloo's thread; this one has none from its first wait for another rank
         try:
             made = make_group(*args, **kwargs)
             return made
         finally:
             gloo.set_timer_slack(0)
+            _listened_before = None
             if lazy is not None:
                 os.environ[LAZY] = lazy
             now, open_now = tcp_sockets()

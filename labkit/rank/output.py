@@ -35,6 +35,7 @@ PLAIN = {
     "was not finalized before destruction": "",
     "An unbatched P2P op (send/recv) was called on this ProcessGroup": "",
     'Failed to check the "should dump" flag on TCPStore': "",
+    "Gloo connectFullMesh failed": "",  # the error that the call raises says so, too
     "Guessing device ID based on global rank": (
         "This group does not know its GPU, and torch takes the one that has the rank's number. "
         "Pass device_id=device to dist.init_process_group.\n"

@@ -372,6 +372,33 @@ def test_a_sub_group_made_by_some_ranks_only_is_freed(lab):
     assert "ranks 0, 1 wait in new_group (line 1)" in str(error)
 
 
+FAILS_ONCE_IT_IS_AWAITED = """
+if rank == 1:
+    from labkit.rank.store import MeetingStore
+    wait, put, told = MeetingStore.wait, MeetingStore.set, []
+    def fails(store, keys, timeout=None):
+        if told:
+            raise RuntimeError("not ready")
+        wait(store, keys, timeout)
+    def tells(store, key, value):  # where this rank listens: others wait for it now, or come to it
+        if "labkit" not in key:
+            told.append(key)
+        put(store, key, value)
+    MeetingStore.wait, MeetingStore.set = fails, tells
+try:
+    dist.new_group([0, 1, 2])
+finally:
+    if rank == 1:
+        MeetingStore.wait, MeetingStore.set = wait, put
+"""
+
+
+def test_ranks_that_wait_in_gloo_for_the_connection_of_one_that_has_failed_are_freed(lab, capfd):
+    for _ in range(4):  # who of two ranks comes to the other is left to chance
+        assert str(ended(lab, FAILS_ONCE_IT_IS_AWAITED)) == "rank 1: RuntimeError: not ready"
+    assert "connectFullMesh" not in capfd.readouterr().out
+
+
 def test_a_call_of_comms_that_a_rank_misses_is_named(lab):
     error = ended(lab, "if rank: comms.all_reduce(torch.ones(1))", StuckError)
     assert str(error) == ("rank 0 is missing: it finished the cell, while ranks 1, 2 wait in comms.all_reduce (line 1)")
