@@ -189,7 +189,8 @@ def distributed_softmax(x):
     The logits of **one** softmax are spread over the ranks: each rank brings a flat `x` of any length, perhaps an empty
     one. A masked logit is −inf. All logits of one rank may be masked, but never those of all ranks. Return this rank's
     part of the softmax over **all** logits, in the dtype of `x`. Logits may be about 1,000. Gather no logits: a rank
-    sends a few numbers. Run the check of the specimen first: on which input does it fail, and with what?
+    sends a few numbers, and two calls will do. Run the check of the specimen first: on which input does it fail, and
+    with what?
     Hint: exp(x − c) / Σ exp(x − c) is the same for every c. Which c leaves nothing above 1, on any rank?
     Hint: Two all-reduces of one number: `MAX` of the maxima, then the sum of exp(x − the global maximum).
     Hint: The maximum of nothing is −inf. It loses every `MAX`, and a sum over nothing is 0: no other `if` is needed.

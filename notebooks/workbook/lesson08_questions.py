@@ -33,7 +33,8 @@ in. The loss is on every rank. Now backward: which of these gradients needs anot
     compute what comes back through its own.
 Why: The gradient of the features. They go into the scores of all characters, on all ranks, so each rank has a part of
 their gradient and an **all-reduce** adds the parts up. Megatron-LM calls this operator *f*: nothing in the forward
-pass, an all-reduce in the backward pass.
+pass, an all-reduce in the backward pass. (The cell computes the softmax anew, with all-reduces, only to be short: the
+forward pass of the loss has had these numbers.)
 """)
 
 gradient_of_the_statistics = ask("""
