@@ -148,7 +148,7 @@ def abort() -> None:
 def _shut() -> None:
     if _store is not None:  # a rank that still looks for the others there, in `new_group` say, is freed too
         _store.abort()
-    _come_for_others()
+        _come_for_others(_store.world_size)
     # Connected sockets of Gloo's alone: shutting a listening one kills the process, and the engine's own connection to
     # the notebook must live. NCCL's are left to NCCL: an abort ends its kernels, and every call that waits for the GPU.
     for noted in noted_sockets():
@@ -159,8 +159,8 @@ def _shut() -> None:
         torch_internals.abort_groups()
 
 
-def _come_for_others() -> None:
-    """Connect to where a group that is being made listens, as each other rank would, and leave at once.
+def _come_for_others(world_size: int) -> None:
+    """Connect to where a group that is being made listens, as each rank of the world would, and leave at once.
 
     Gloo waits in C++ for ranks that connect to it, however hopeless: one that has failed never comes.
     """
@@ -169,7 +169,7 @@ def _come_for_others() -> None:
         return
     with contextlib.ExitStack() as handles:
         for listener in _opened((tcp_sockets()[1] - before) & _watched(), handles):
-            for other in range(int(os.environ.get("WORLD_SIZE", 1))):
+            for other in range(world_size):
                 with contextlib.suppress(OSError):  # it has gone on meanwhile
                     address = listener.getsockname()[:2]
                     with socket.create_connection(address, time_limits.RELEASE_STEP) as s:

@@ -60,7 +60,7 @@ class MeetingStore(dist.Store):
 
     def __init__(self, place: str, world_size: int) -> None:
         super().__init__()
-        self.store = _store(place, world_size)
+        self.store, self.world_size = _store(place, world_size), world_size
         self.broken_off = threading.Event()
 
     def abort(self) -> None:

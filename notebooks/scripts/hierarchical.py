@@ -31,6 +31,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from labkit.rank import tiny
 from workbook.tools.rank import link
+from workbook.tools.rank.ring import ring_in_order
 
 Group = dist.ProcessGroup
 
@@ -44,16 +45,8 @@ def flat(x: torch.Tensor) -> torch.Tensor:
 
 def ring(x: torch.Tensor, order: list[int]) -> torch.Tensor:
     """Add x up over the ranks by a ring that visits them in this order."""
-    total, n, place = x.clone(), len(order), order.index(dist.get_rank())
-    right, left = order[(place + 1) % n], order[place - 1]
-    chunks = total.tensor_split(n)
-    for step in range(2 * (n - 1)):
-        out, into = chunks[(place - step) % n], chunks[(place - step - 1) % n]
-        room = torch.empty_like(into)
-        exchange = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, room, left)]
-        for work in dist.batch_isend_irecv(exchange):
-            work.wait()
-        into.copy_(into + room if step < n - 1 else room)
+    total = x.clone()
+    ring_in_order(total, order)
     return total
 
 

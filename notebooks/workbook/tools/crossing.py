@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 def counted_by(lab: Lab, hosts: Sequence[Sequence[int]], nbytes: int) -> Callable[[str], Wire]:
     """Return a function that runs code on all ranks, prints what leaves each host, and returns the bytes counted.
 
-    crosses = counted_by(lab, [[0, 1], [2, 3]], S)
-    crosses("dist.all_reduce(x)")     # "dist.all_reduce(x): 1.50 S out of each host, busiest rank: 1.50 S"
+    Given "dist.all_reduce(x)", it prints "dist.all_reduce(x): 1.50 S out of each host, busiest rank: 1.50 S".
     """
 
     def crosses(code: str) -> Wire:

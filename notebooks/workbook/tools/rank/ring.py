@@ -13,7 +13,7 @@ __all__ = ["ring_in_order"]
 def ring_in_order(x: torch.Tensor, order: Sequence[int]) -> None:
     """Add x up over the ranks, in place: the ring of lesson 06, which visits them in this order.
 
-    ring_in_order(x, [0, 2, 1, 3])    # rank 0 sends to 2, 2 to 1, 1 to 3, and 3 to 0
+    With `order` 0, 2, 1, 3, rank 0 sends to 2, 2 to 1, 1 to 3, and 3 to 0.
     """
     n, place = len(order), order.index(dist.get_rank())
     right, left = order[(place + 1) % n], order[place - 1]
