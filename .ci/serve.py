@@ -48,8 +48,9 @@ class Server:
     def processes(self, variable: str = "") -> list[psutil.Process]:
         """What the server started and still runs, as far as the environment also has `variable`."""
         found = []
-        for process in psutil.process_iter():
+        for pid in psutil.pids():  # process_iter() keeps a process whose number another one has had since
             try:
+                process = psutil.Process(pid)
                 around = process.environ()
             except psutil.Error:
                 continue

@@ -181,8 +181,14 @@ class Hosts:
         self._on_switch("bridge", "link", "set", "dev", f"port-{name}", "state", "disabled")
 
     def mend(self, name: str) -> None:
-        """The opposite of `cut`."""
+        """The opposite of `cut`; a node that Slurm took for lost reports to it."""
         self._on_switch("bridge", "link", "set", "dev", f"port-{name}", "state", "forwarding")
+        if self._nodes().get(name, "").endswith("*"):
+            self._report(name)
+
+    def _report(self, name: str) -> None:
+        """Let a node tell Slurm that it is there: one that was down Slurm asks again in up to a minute."""
+        self.run(name, ["sh", "-c", "kill -HUP $(cat /run/slurm/slurmd.pid)"])
 
     def shape(self, name: str, rate: str | None, latency: str = "50ms") -> None:
         """Let a host's link carry no more than `rate` ("200mbit") each way; None takes the limit away.
@@ -426,13 +432,10 @@ class Hosts:
         return set(nodes) == set(files.NODES) and set(nodes.values()) <= {"idle", "mixed", "allocated", "completing"}
 
     def _idle(self, asked: set[str]) -> bool:
-        """Whether Slurm's nodes are all idle. One that does not answer is told once to report, and noted in `asked`.
-
-        By itself Slurm asks a node that was down again in up to a minute.
-        """
+        """Whether Slurm's nodes are all idle. One that does not answer is told once to report, and noted in `asked`."""
         nodes = self._nodes()
         for name in {name for name, state in nodes.items() if state.endswith("*")} - asked:
-            self.run(name, ["sh", "-c", "kill -HUP $(cat /run/slurm/slurmd.pid)"])
+            self._report(name)
             asked.add(name)
         return nodes == dict.fromkeys(files.NODES, "idle")
 

@@ -39,9 +39,10 @@ def states(lab: Any) -> list[str]:
 def carrying(text: str) -> list[psutil.Process]:
     """The processes whose environment or command line contains the text."""
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():  # process_iter() keeps a process whose number another one has had since
         try:
-            environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+            process = psutil.Process(pid)
+            environment = Path(f"/proc/{pid}/environ").read_bytes()
             if text.encode() in environment or any(text in word for word in process.cmdline()):
                 found.append(process)
         except (OSError, psutil.Error):
