@@ -280,7 +280,7 @@ Everything else is as before, also the number of gradients in all. What happens 
     > They take less time, but the number of gradients is the same here, and each is older.
 Why: **It explodes.** A gradient says which way is downhill *here*. Applied 31 steps later it is wrong, and by then 31
 more like it are on their way. Training survives that only if each step is small: in the picture, each time the workers
-are doubled, the largest learning rate that still works is about half as large.
+are doubled, the largest learning rate that still works is about half as large. (Losses above 4 are drawn as 4.)
 """)
 
 bound_of_two = ask("""

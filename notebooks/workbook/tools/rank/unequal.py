@@ -25,7 +25,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from labkit.rank import tiny
 
-__all__ = ["Run", "alone", "busy", "fresh", "gradient", "loss_of", "replayed", "run", "sweep"]
+__all__ = ["Run", "alone", "busy", "compute", "fresh", "gradient", "loss_of", "replayed", "run", "sweep"]
 
 KEPT = 10  # losses of a run, about
 HIGHEST = 4.0  # losses above are cut off: a model that knows nothing has log 36 = 3.6
@@ -62,6 +62,13 @@ def loss_of(weights: torch.Tensor) -> float:
     """Return the mean loss of text that is in no batch."""
     with torch.no_grad():
         return tiny.loss(_with(weights), tiny.validation()).item()
+
+
+def compute(jitter: float) -> float:
+    """Play a device that is not slow: 10 ms, and a hiccup of `jitter` ms on average; return the seconds it took."""
+    began = time.perf_counter()
+    time.sleep((10 + jitter * _chance.expovariate(1)) / 1000)
+    return time.perf_counter() - began
 
 
 def busy(rows: int, slow: float) -> None:
