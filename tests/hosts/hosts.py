@@ -363,16 +363,8 @@ class Hosts:
 
     def _new_holder(self, name: str) -> subprocess.Popen[str]:
         """The host's first process in namespaces of its own, inside the switch's; it waits for its files."""
-        enter = [
-            "nsenter",
-            f"--target={self._inner}",
-            "--mount",
-            "--pid",
-            "--",
-            "unshare",
-            "--kill-child",
-            "--mount-proc",
-        ]
+        inside = ["nsenter", f"--target={self._inner}", "--mount", "--pid", "--"]
+        enter = [*inside, "unshare", "--kill-child", "--mount-proc"]
         own = ["--mount", "--net", "--pid", "--uts", "--ipc", "--propagation=private", "--fork", "--"]
         return subprocess.Popen(
             [*enter, *own, "/bin/sh", str(HERE / "init.sh"), name, sys.executable, HOME, *_code()],
