@@ -166,10 +166,10 @@ def asynchronous_sgd(weights, gradient, updates, lr, note):
     the new weights to this worker alone. No worker waits for a slower one. The lines that tell workers to stop are
     written already. Return nothing.
 
-    In the picture all weights begin at 0. On the left is each worker's goal, and its gradient is `pulled - goal`. On
-    the right are the results. Rank 0 has its last weights, and the list of the ranks that it noted. Each worker has the
-    weights that it had pulled, two numbers for each of its gradients. `turns` says from whom the first gradient comes,
-    from whom the second, and so on. After the last update, each worker sends one more.
+    In the picture all weights begin at 0. On the left is each worker's goal (rank 0 has none), and its gradient is
+    `pulled - goal`. On the right are the results. Rank 0 has its last weights, and the list of the ranks that it noted.
+    Each worker has the weights that it had pulled, two numbers for each of its gradients. `turns` says from whom the
+    first gradient comes, from whom the second, and so on. After the last update, each worker sends one more.
     Hint: Which call takes a message from whoever sends first, and how does it tell you who that was? Lesson 02 has it.
     Hint: `worker = dist.recv(push)`, without `src`, fills `push` and returns the sender's rank. A worker sends to rank
     0 and receives into `pulled`.
