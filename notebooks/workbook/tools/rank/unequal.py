@@ -30,7 +30,7 @@ __all__ = ["Run", "alone", "busy", "compute", "fresh", "gradient", "loss_of", "r
 KEPT = 10  # losses of a run, about
 HIGHEST = 4.0  # losses above are cut off: a model that knows nothing has log 36 = 3.6
 
-# Of these seeds, the first draws of rank 0 and of all ranks are near their averages.
+# Seeds whose first draws are near their averages, on rank 0 alone and on all ranks: the lesson shows 40 of each.
 _chance = random.Random(192 + (dist.get_rank() if dist.is_initialized() else 0))
 _model = tiny.Model()  # of which only the shape matters: it is given weights before each use
 
