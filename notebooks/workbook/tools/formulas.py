@@ -49,7 +49,7 @@ def figures(op: str, algorithm: str, n: Any, pieces: Any = None, aggregate: int 
     array([ 0,  6, 34])
 
     `pieces` is that of a ring's broadcast or reduce (default N) and of a double tree (default 1), `aggregate` PAT's.
-    Sources: ring, Patarasu and Yuan 2009; recursive doubling, halving-doubling and folding, Thakur, Rabenseifner and
+    Sources: ring, Patarasuk and Yuan 2009; recursive doubling, halving-doubling and folding, Thakur, Rabenseifner and
     Gropp 2005; Bruck et al. 1997; double tree, NCCL's trees.cc after Sanders, Speck and Träff 2009; PAT, Jeaugey 2025
     (arXiv 2506.20252). Raises `LabError` for what is not there.
     """
