@@ -8,9 +8,10 @@ An operation is (kind, micro-batch, chunk). "F" is a forward pass. "B" is a back
 has "W", the half of it that brings the gradient of the stage's input; "W" is the other half, the gradients of the
 weights. A rank with v chunks holds v stages of the model: its chunk c is stage c · ranks + rank.
 
-Sources: Huang and others, *GPipe*, 2018 (arXiv 1811.06965); Narayanan and others, *PipeDream*, 2018 (arXiv 1806.03377)
-and *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021 (arXiv 2104.04473), section
-2.2; Qi and others, *Zero Bubble Pipeline Parallelism*, 2023 (arXiv 2401.10241). Pure: neither torch nor a cluster.
+Sources: Huang and others, *GPipe*, 2018 (arXiv 1811.06965); Harlap and others, *PipeDream*, 2018 (arXiv 1806.03377);
+Narayanan and others, *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*, 2021 (arXiv
+2104.04473), section 2.2; Qi and others, *Zero Bubble Pipeline Parallelism*, 2023 (arXiv 2401.10241). Pure: neither
+torch nor a cluster.
 """
 
 from __future__ import annotations
