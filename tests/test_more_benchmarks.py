@@ -247,3 +247,23 @@ def test_machines_of_one_kind_differ_and_so_no_model_is_right_for_all(load):
     assert count == of == len(rows) > 600
     assert p90 > 0.4 > our_p90, "the tables themselves do not come to 25 %"
     assert off < ours < 0.08, "in the middle they are nearer to each other"
+
+
+def test_beside_other_systems_a_cell_ends_by_itself_by_stop_or_not_at_all(load):
+    beside = load("beside")
+    alone = {"seconds": 2.0, "stopped": False, "names": True, "right": True, "kept": 4}
+    stopped = {**alone, "stopped": True, "right": False}
+    stuck = {**alone, "seconds": None, "stopped": None, "right": False, "kept": 0}
+    round_ = {"first": 3.0, "tries": 1, "memory": 400.0}
+    told = {name: {"rounds": [{**round_, "skip": stuck}]} for name in beside.NAMES}
+    told["labkit"]["rounds"] = [{**round_, "skip": alone, "die": {**alone, "kept": 3}}]
+    told["ipyparallel"]["rounds"] = [{**round_, "tries": 2, "skip": stopped}, {"failure": "no answer"}]
+    lines = beside.section({"limit": "60", "torch": "2.13"}, told, ["plain: no answer"]).splitlines()
+    row = {line.split(" | ")[0].removeprefix("| "): line for line in lines if line.startswith("|")}
+    assert "by itself after 2.0 s, names the rank | right; 4 of 4" in row["labkit"]
+    assert row["labkit"].endswith("| right; 3 of 4 |")
+    assert (
+        "at try 2 | 400 MiB | not in 60 s; then by Stop | wrong, or none; 4 of 4 | – | – |" in row["plain ipyparallel"]
+    )
+    assert "| not in 60 s, and not by Stop | wrong, or none; 0 of 4 |" in row["nbdistributed"]
+    assert "- plain: no answer" in lines

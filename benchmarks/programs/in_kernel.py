@@ -107,8 +107,12 @@ def main(system, limit):
     kernel = Kernel(system)
     for code in kernel.start:
         kernel.run(code, 120)
-    _, _, said = kernel.on_all(ADD, 120)
-    told = {"first": time.monotonic() - began, "sum": "sum 10" in said}
+    told = {"tries": 0}
+    while "first" not in told and told["tries"] < 3:
+        _, _, said = kernel.on_all(ADD, 120)
+        told["tries"] += 1
+        if "sum 10" in said:
+            told["first"] = time.monotonic() - began
     kernel.on_all(MAKE, limit)
     time.sleep(2)  # what the start still had to do is done
     mine = {os.getpid(), os.getppid()}
