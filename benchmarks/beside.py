@@ -128,8 +128,9 @@ def main() -> int:
         "others": versions,
         "limit": str(given.limit),
         "method": f"{given.rounds} rounds; a Jupyter kernel each, 4 CPU ranks with Gloo, 1 thread a rank; from the "
-        "kernel's start to the sum on all ranks, min / median / max; memory (PSS) of the kernel and all that it started; "
-        f"Stop is the kernel's interrupt, after {given.limit:g} s, given 20 s to work; accelerate's processes live for one cell",
+        "kernel's start to the sum on all ranks, min / median / max; memory (PSS) of the kernel and what it started; "
+        f"Stop is the kernel's interrupt, after {given.limit:g} s, given 20 s to work; accelerate's processes live for "
+        "one cell",
     }  # fmt: skip
     return report("beside", ["torch", "ipyparallel", "ipykernel"], method, all_rounds, section, given.write)
 
