@@ -6,6 +6,7 @@
       lab.py       Lab: the one object that a learner holds, a thin face over the rest
       starting.py  start(): what is asked for, how many ranks with which backend, and the Lab
       content.py   what lessons own, found by name: exercises, questions, tools
+      commands/    what `python -m labkit NAME` does in a terminal
       faces/       what a learner's cell or a button calls: tasks, sliders, predictions, curves, progress, scripts
       show/        values that show themselves: a card, a look, a flow, curves, a timeline, steps, a verdict
       plot/        their pictures: matplotlib only, data in, axes out

@@ -1,14 +1,19 @@
-"""`python -m labkit`: make or renew a learner's copies of the lessons, or put one of them back."""
+"""`python -m labkit`: make or renew a learner's copies of the lessons, put one of them back, or do another command."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from labkit.faces import my_notebooks
 from labkit.floor.errors import LabError
+
+# What may stand in the folder's place: what it does, and the module whose `main(arguments)` does it. That is named, not
+# imported: `python -m labkit` starts at once, and the room of the commands stands above this one.
+COMMANDS: dict[str, tuple[str, str]] = {}
 
 ABOUT = """\
 Make copies of the workbook's notebooks, without outputs, in a folder of your own, or renew those that are there.
@@ -20,12 +25,21 @@ examples:
   python -m labkit --back 02                      begin lesson 02 again; yours is kept as 02-….mine-1.ipynb
   python -m labkit ~/collectives                  keep the copies in another folder
 """
+OTHERS = "other commands, which have a --help of their own:\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; 1 where it cannot be done."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] in COMMANDS:
+        _, module = COMMANDS[arguments[0]]
+        return int(importlib.import_module(module).main(arguments[1:]))
+    others = "".join(f"  {f'python -m labkit {name}':<47} {does}\n" for name, (does, _) in COMMANDS.items())
     parser = argparse.ArgumentParser(
-        "python -m labkit", description=ABOUT, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        "python -m labkit",
+        description=ABOUT,
+        epilog="\n".join([EXAMPLES, *[f"{OTHERS}{others}"] * bool(others)]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     here = Path()
     default = here if my_notebooks.is_copies(here) else here / my_notebooks.FOLDER
