@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import subprocess
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,35 @@ def test_the_limit_of_control_groups_of_version_1_counts_also_where_a_container_
     machine(tmp_path, 9000, VERSION_1, **at_the_top)
     with pytest.raises(LabError, match="container has 100 MiB"):
         memory_check.check(2)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files", "cores"),
+    [
+        (VERSION_2, {"user__cpu_dot_max": "150000 100000", "user__learner__cpu_dot_max": "max 100000"}, 1.5),
+        (VERSION_2, {"user__cpu_dot_max": "max 100000"}, None),
+        (VERSION_2, {}, None),
+        ("4:cpu,cpuacct:/a\n", {"cpu__cpu_dot_cfs_quota_us": 50000, "cpu__cpu_dot_cfs_period_us": 100000}, 0.5),
+        ("4:cpu,cpuacct:/a\n", {"cpu__cpu_dot_cfs_quota_us": -1, "cpu__cpu_dot_cfs_period_us": 100000}, None),
+    ],
+)
+def test_a_containers_share_of_the_cores_is_read(machine, tmp_path, cgroup, files, cores):
+    machine(tmp_path, 9000, cgroup, **files)
+    assert cgroups.cores() == cores
+
+
+def test_where_nvidia_smi_tells_nothing_it_is_said_why(monkeypatch):
+    def asked(command, **_):
+        raise error
+
+    monkeypatch.setattr(memory_check.subprocess, "run", asked)
+    error = FileNotFoundError()
+    assert memory_check.ask_gpus("name") == ([], "nvidia-smi is not on this machine")
+    error = subprocess.TimeoutExpired("nvidia-smi", 10)
+    assert memory_check.ask_gpus("name") == ([], "nvidia-smi did not answer in 10 s")
+    said = SimpleNamespace(returncode=9, stdout="NVIDIA-SMI has failed.\nMake sure …\n", stderr="")
+    monkeypatch.setattr(memory_check.subprocess, "run", lambda *_, **__: said)
+    assert memory_check.ask_gpus("name") == ([], "nvidia-smi failed: NVIDIA-SMI has failed")
 
 
 def test_where_nobody_says_how_much_memory_there_is_a_lab_is_started(tmp_path, monkeypatch):

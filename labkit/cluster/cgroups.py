@@ -1,4 +1,4 @@
-"""Read the control groups (cgroups), of both versions, in which Linux limits memory, processes and threads."""
+"""Read the control groups (cgroups), of both versions, in which Linux limits memory, cores, processes and threads."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ VERSIONS = {
     ),
 }  # fmt: skip
 TASKS = {"": VERSIONS[""].top, "pids": "sys/fs/cgroup/pids"}  # where the groups lie that count processes and threads
+CORES = {"": VERSIONS[""].top, "cpu": "sys/fs/cgroup/cpu"}  # and those that share out the cores' time
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,22 @@ def tasks() -> list[Tasks]:
         if most is not None and used is not None:
             found.append(Tasks(used, most, counts(folder / "pids.events").get("max", 0)))
     return found
+
+
+def cores() -> float | None:
+    """Return how many cores' time this process may use, with the others of its groups; None where nothing is limited.
+
+    A group tells microseconds of all cores together, and in which period: "150000 100000" is a core and a half.
+    """
+    found = []
+    for kind, folder in _folders("self", CORES):
+        if kind:
+            said = [_number(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        else:
+            said = [int(n) if n.isdigit() else None for n in " ".join(_lines(folder / "cpu.max")).split()]
+        if len(said) == 2 and said[0] and said[1]:
+            found.append(said[0] / said[1])
+    return min(found, default=None)
 
 
 def _folders(pid: int | str, tops: Mapping[str, str]) -> Iterator[tuple[str, Path]]:

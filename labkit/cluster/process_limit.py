@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from labkit.cluster import cgroups
@@ -42,10 +42,10 @@ def limits() -> Iterator[Limit]:
         yield Limit("this user", USER, most, left, refused=left < 2 * RANK)
 
 
-def check(ranks: int) -> None:
-    """Raise `LabError` where so many ranks may not have what they need."""
+def check(ranks: int, known: Iterable[Limit] | None = None) -> None:
+    """Raise `LabError` where so many ranks may not have what they need, by the limits that are `known` or hold here."""
     needed = LAB + ranks * RANK
-    for limit in limits():
+    for limit in limits() if known is None else known:
         if limit.left < needed:
             fewer = next((n for n in (2, 1) if n < ranks and limit.left >= LAB + n * RANK), None)
             raise LabError(
