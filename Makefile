@@ -48,6 +48,7 @@ help: ## list these targets
 
 lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in JupyterLab (LAB_ARGS=--no-browser and the like)
 	$(BIN)/python -m labkit my-notebooks
+	@$(BIN)/python -m labkit doctor --quick || true # it warns, and never keeps anybody from starting
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 	  $(BIN)/python -m jupyterlab --ip=127.0.0.1 --ServerApp.root_dir=my-notebooks \
 	  --LabApp.default_url=/lab/tree/index.ipynb $(AS_ROOT) $(LAB_ARGS)

@@ -13,7 +13,9 @@ from labkit.floor.errors import LabError
 
 # What may stand in the folder's place: what it does, and the module whose `main(arguments)` does it. That is named, not
 # imported: `python -m labkit` starts at once, and the room of the commands stands above this one.
-COMMANDS: dict[str, tuple[str, str]] = {}
+COMMANDS = {
+    "doctor": ("say what this machine is, and what to do", "labkit.commands.doctor"),
+}
 
 ABOUT = """\
 Make copies of the workbook's notebooks, without outputs, in a folder of your own, or renew those that are there.
@@ -41,8 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="\n".join([EXAMPLES, *[f"{OTHERS}{others}"] * bool(others)]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    here = Path()
-    default = here if my_notebooks.is_copies(here) else here / my_notebooks.FOLDER
+    default = my_notebooks.default_folder(Path())
     parser.add_argument("folder", nargs="?", type=Path, default=default, help=f"default: {default}")
     parser.add_argument("--back", metavar="NOTEBOOK", help="put one notebook back: 02, 02-send-and-receive or its file")
     given = parser.parse_args(arguments)

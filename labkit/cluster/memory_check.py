@@ -98,11 +98,7 @@ def _allow_files(ranks: int) -> None:
 
 
 def ask_gpus(*fields: str) -> tuple[list[list[str]], str]:
-    """Ask nvidia-smi for these fields of each GPU that the learner sees; say why where it does not tell.
-
-    >>> ask_gpus("name", "memory.free")     # memory in MiB
-    ([['NVIDIA H200', '143000']], '')
-    """
+    """Ask nvidia-smi for these fields of each GPU that the learner sees, memory in MiB; say why where it tells none."""
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     command = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:

@@ -148,6 +148,11 @@ def is_copies(folder: Path) -> bool:
     return (folder / MADE).is_file()
 
 
+def default_folder(here: Path) -> Path:
+    """Return the folder of the copies of somebody who names none: this one where it holds them, or one in it."""
+    return here if is_copies(here) else here / FOLDER
+
+
 def without_outputs(text: str) -> str:
     """Return a notebook's file as its copy begins: no outputs or execution counts, metadata in their normal form."""
     notebook = json.loads(text)

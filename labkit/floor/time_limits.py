@@ -49,6 +49,7 @@ GPU_CATCHES_UP = 0.2  # that the GPU has to come to what is enqueued, once it is
 TURN_LOOK = 0.1  # between two looks at which labs start before this one
 TURN_MOVES = 20.0  # in which one of those before has started: one that hangs delays no other for longer
 NVIDIA_SMI = 10.0  # in which nvidia-smi tells of memory; it loads the driver first
+TORCH_TELLS = 60.0  # in which a new process has imported torch and says what it finds, on a busy machine slowly
 ENGINES_UP = 60.0  # in which everything is up, on a laptop that does much else
 ENGINES_BACK = 10.0  # in which engines are known to a new controller
 SOCKETS_CONNECT = 3.0  # in which an engine that is known has connected all its sockets

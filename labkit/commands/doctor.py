@@ -1,0 +1,157 @@
+"""`python -m labkit doctor`: say what this machine is, start two ranks, and say what to do about what is wrong."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import math
+import os
+import shutil
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from labkit.commands import machine
+from labkit.commands.findings import FAIL, FEWEST, INSTALL, OK, WARN, Finding, judge, split, worst
+from labkit.floor.errors import JoinError, LabError
+from labkit.floor.words import count, seconds
+
+ABOUT = """\
+Say what this machine is, of whatever the workbook needs: Python, packages, torch, GPUs, memory, limits, folders.
+Then start two ranks as start() does, add a number up over them, and end them. Each line begins with ok, warn or fail;
+below a warning and a failure stands what to do. It takes some ten seconds, most of them for two imports of torch.
+"""
+STATUS = """\
+exit status:
+  0  the workbook works here, warnings or not
+  1  something fails
+  2  the command line is wrong
+"""
+ABOUT_JSON = """\
+print one JSON object: status (ok, warn or fail), seconds, quick, findings (each with level, about, says and do), and
+machine, which is what was found
+"""
+OURS = ("LABKIT_PROFILE", "LABKIT_SHARED")  # would start ranks elsewhere
+SUM = "x = torch.tensor([rank + 1.0], device=device)\ndist.all_reduce(x)\nprint(x.item())"
+INDENT, WIDEST = 24, 100  # of the text that stands beside a level and what it is about
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do what the command line says; 1 where something fails."""
+    parser = argparse.ArgumentParser(
+        "python -m labkit doctor",
+        description=ABOUT,
+        epilog=STATUS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="start no ranks, import no torch, and print warnings and failures alone"
+    )
+    parser.add_argument("--json", action="store_true", help=ABOUT_JSON)
+    given = parser.parse_args(arguments)
+    began = time.monotonic()
+    found = machine.ask(given.quick)
+    findings = judge(found)
+    shows = not given.json
+    if shows:
+        for finding in findings:
+            show(finding, given.quick)
+    if not given.quick:
+        findings.append(try_ranks())
+        if shows:
+            show(findings[-1])
+    took = time.monotonic() - began
+    if given.json:
+        report = {"status": worst(findings), "seconds": round(took, 1), "quick": given.quick}
+        print(json.dumps({**report, "findings": [asdict(f) for f in findings], "machine": _plain(found)}, indent=2))
+    elif not given.quick:
+        print(f"\n{summary(findings)} Seen in {took:.1f} s.")
+    return int(worst(findings) == FAIL)
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Say in a sentence how a machine does.
+
+    >>> summary([Finding("ok", "torch", "…"), Finding("warn", "gpu", "…")])
+    'The workbook works here, with 1 warning.'
+    """
+    levels = [f.level for f in findings]
+    failures, warnings = count(levels.count(FAIL), "failure"), count(levels.count(WARN), "warning")
+    if FAIL in levels:
+        also = f" and {warnings}" if WARN in levels else ""
+        return f"{failures}{also}: what to do stands below each."
+    return f"The workbook works here{f', with {warnings}' if WARN in levels else ''}."
+
+
+def show(finding: Finding, quick: bool = False) -> None:
+    """Print a finding; a `quick` look says nothing of what is fine."""
+    if not (quick and finding.level == OK):
+        print("\n".join(lines(finding)), flush=True)
+
+
+def lines(finding: Finding, width: int = 0) -> Iterator[str]:
+    """Write a finding in lines of so many columns, by default as many as the terminal has.
+
+    >>> print(*lines(Finding("warn", "memory", "300 MiB left.", "Close notebooks."), 80), sep="\\n")
+    warn   memory           300 MiB left.
+                            → Close notebooks.
+    """
+    width = width or min(shutil.get_terminal_size().columns, WIDEST)
+    texts = [(line, "", "") for line in finding.says.splitlines()]
+    texts += [(line, "→ ", "  ") for line in finding.do.splitlines()]
+    head = f"{finding.level:<7}{finding.about:<17}"
+    for text, first, rest in texts:
+        for line in textwrap.wrap(
+            text,
+            max(width, INDENT + 20) - INDENT,
+            initial_indent=first,
+            subsequent_indent=rest,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ):
+            yield f"{head:<{INDENT}}{line}"
+            head = ""
+
+
+def try_ranks() -> Finding:
+    """Start two ranks on this machine as start() does, let them add a number up, end them, and say how that went."""
+    about = f"{FEWEST} ranks"
+    for name in OURS:
+        os.environ.pop(name, None)
+    began = time.monotonic()
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said):
+            from labkit.starting import start  # it needs all packages
+
+            with start(FEWEST) as lab:
+                sums = [text.strip() for text in lab.run(SUM)]
+    except JoinError as error:
+        return Finding(
+            FAIL, about, f"ranks cannot be joined{error.why or ': they do not say why'}",
+            "Run this once more, with other programs closed. If it stays, report these lines as an issue.",
+        )  # fmt: skip
+    except LabError as error:
+        return Finding(FAIL, about, *split(str(error)))
+    except ImportError as error:
+        return Finding(FAIL, about, f"start() cannot be imported: {error}", f"Install what it needs: {INSTALL}.")
+    except Exception as error:
+        return Finding(
+            FAIL, about, f"start() ended in {type(error).__name__}: {error}", "Report these lines as an issue."
+        )
+    started = " ".join(said.getvalue().partition("\nrank")[0].split())
+    if sums != ["3.0"] * FEWEST:
+        return Finding(
+            FAIL, about, f"{started} Their sum of 1 and 2 is {', '.join(sums)}", "Report these lines as an issue."
+        )
+    took = seconds(time.monotonic() - began)
+    return Finding(OK, about, f"{started} An all-reduce of 1 and 2 is 3 on both. Started and ended in {took}")
+
+
+def _plain(found: machine.Machine) -> dict[str, Any]:
+    """Return a machine as JSON takes it, which knows no infinity: what is unlimited is null."""
+    return {**asdict(found), "files": [None if n == math.inf else n for n in found.files]}

@@ -1,0 +1,33 @@
+"""Say in a line of JSON what torch finds on this machine: `python -m labkit.rank.torch_facts`, a process of its own."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def facts() -> dict[str, Any]:
+    """Return torch's version and build, the GPUs that it can use, NCCL's version, and what torch warns of meanwhile."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()
+        if usable:
+            torch.cuda.init()
+        gpus = torch.cuda.device_count()
+    nccl = torch.cuda.nccl.version() if dist.is_available() and dist.is_nccl_available() else ()
+    return {
+        "version": torch.__version__,
+        "gpus": gpus,
+        "usable": usable,
+        "nccl": nccl,
+        "gloo": dist.is_available() and dist.is_gloo_available(),
+        "warned": [" ".join(str(w.message).split()) for w in warned],
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(facts()))
