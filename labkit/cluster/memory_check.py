@@ -22,6 +22,7 @@ CUDA = 523 * MiB  # of its own where it uses a GPU
 CONTEXT = 1078 * MiB  # on the GPU, before it holds a tensor; both were seen on an H200
 CONTROLLER = 150  # files that it has open beside those for each rank; the kernel has fewer
 LINKS = 8  # files that it has open for each rank
+NO_SMI = "nvidia-smi is not on this machine"
 
 
 def check(ranks: int) -> None:
@@ -111,7 +112,7 @@ def ask_gpus(*fields: str) -> tuple[list[list[str]], str]:
     except subprocess.TimeoutExpired:
         return [], f"nvidia-smi did not answer in {time_limits.NVIDIA_SMI:.0f} s"
     except OSError:
-        return [], "nvidia-smi is not on this machine"
+        return [], NO_SMI
     if asked.returncode:
         said = (asked.stdout + asked.stderr).split("\n")[0].rstrip(". ")
         return [], f"nvidia-smi failed: {said or f'exit code {asked.returncode}'}"

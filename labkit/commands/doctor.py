@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from labkit.commands import machine
 from labkit.commands.findings import FAIL, FEWEST, INSTALL, OK, WARN, Finding, judge, split, worst
+from labkit.faces import current_lab
 from labkit.floor.errors import JoinError, LabError
 from labkit.floor.words import count, seconds
 
@@ -27,7 +29,7 @@ below a warning and a failure stands what to do. It takes some ten seconds, most
 """
 STATUS = """\
 exit status:
-  0  the workbook works here, warnings or not
+  0  nothing fails, warnings or not
   1  something fails
   2  the command line is wrong
 """
@@ -53,17 +55,15 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help=ABOUT_JSON)
     given = parser.parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal may know no arrow
     began = time.monotonic()
     found = machine.ask(given.quick)
-    findings = judge(found)
-    shows = not given.json
-    if shows:
-        for finding in findings:
+    findings = []
+    for finding in _each(found, given.quick):
+        findings.append(finding)
+        if not given.json:
             show(finding, given.quick)
-    if not given.quick:
-        findings.append(try_ranks())
-        if shows:
-            show(findings[-1])
     took = time.monotonic() - began
     if given.json:
         report = {"status": worst(findings), "seconds": round(took, 1), "quick": given.quick}
@@ -73,18 +73,25 @@ def main(arguments: Sequence[str]) -> int:
     return int(worst(findings) == FAIL)
 
 
+def _each(found: machine.Machine, quick: bool) -> Iterator[Finding]:
+    """Yield what is found, at last of the ranks, unless the look is `quick`."""
+    yield from judge(found)
+    if not quick:
+        yield try_ranks(bool(found.torch and found.torch.usable), found.mps)
+
+
 def summary(findings: Sequence[Finding]) -> str:
     """Say in a sentence how a machine does.
 
     >>> summary([Finding("ok", "torch", "…"), Finding("warn", "gpu", "…")])
-    'The workbook works here, with 1 warning.'
+    'Nothing here keeps the workbook from running; 1 warning.'
     """
     levels = [f.level for f in findings]
     failures, warnings = count(levels.count(FAIL), "failure"), count(levels.count(WARN), "warning")
     if FAIL in levels:
         also = f" and {warnings}" if WARN in levels else ""
         return f"{failures}{also}: what to do stands below each."
-    return f"The workbook works here{f', with {warnings}' if WARN in levels else ''}."
+    return f"Nothing here keeps the workbook from running{f'; {warnings}' if WARN in levels else ''}."
 
 
 def show(finding: Finding, quick: bool = False) -> None:
@@ -117,18 +124,22 @@ def lines(finding: Finding, width: int = 0) -> Iterator[str]:
             head = ""
 
 
-def try_ranks() -> Finding:
-    """Start two ranks on this machine as start() does, let them add a number up, end them, and say how that went."""
+def try_ranks(on_gpu: bool = False, mps: bool = False) -> Finding:
+    """Start two ranks on this machine as start() does, let them add a number up, end them, and say how that went.
+
+    `on_gpu` and `mps` say what is to be expected of them: that they use a GPU, and share it under MPS.
+    """
     about = f"{FEWEST} ranks"
     for name in OURS:
         os.environ.pop(name, None)
     began = time.monotonic()
-    said = io.StringIO()
     try:
-        with contextlib.redirect_stdout(said):
+        with contextlib.redirect_stdout(io.StringIO()):
             from labkit.starting import start  # it needs all packages
 
             with start(FEWEST) as lab:
+                started = current_lab.started()
+                said = " ".join(str(started).split())
                 sums = [text.strip() for text in lab.run(SUM)]
     except JoinError as error:
         return Finding(
@@ -143,13 +154,17 @@ def try_ranks() -> Finding:
         return Finding(
             FAIL, about, f"start() ended in {type(error).__name__}: {error}", "Report these lines as an issue."
         )
-    started = " ".join(said.getvalue().partition("\nrank")[0].split())
     if sums != ["3.0"] * FEWEST:
         return Finding(
-            FAIL, about, f"{started} Their sum of 1 and 2 is {', '.join(sums)}", "Report these lines as an issue."
+            FAIL, about, f"{said} Their sum of 1 and 2 is {', '.join(sums)}", "Report these lines as an issue."
         )
     took = seconds(time.monotonic() - began)
-    return Finding(OK, about, f"{started} An all-reduce of 1 and 2 is 3 on both. Started and ended in {took}")
+    said = f"{said} An all-reduce of 1 and 2 is 3 on both. Started and ended in {took}"
+    if on_gpu and started.engines.backend == "gloo":
+        return Finding(WARN, about, said, "CPU ranks do for the lessons. What NCCL said above tells what to mend.")
+    if mps and started.engines.gpu.way == "turns":
+        return Finding(WARN, about, said, "They work, but slowly: what is said above keeps MPS from starting.")
+    return Finding(OK, about, said)
 
 
 def _plain(found: machine.Machine) -> dict[str, Any]:

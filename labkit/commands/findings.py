@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from labkit.cluster import memory_check, process_limit
-from labkit.cluster.memory_check import CUDA, RANK
+from labkit.cluster.memory_check import CUDA, NO_SMI, RANK
 from labkit.cluster.reaper import MPS
 from labkit.commands.machine import NAME, Machine
 from labkit.floor.errors import LabError
@@ -24,6 +24,7 @@ RANKS, FEWEST = 4, 2  # what lessons start, and with how many most of them still
 DRIVERS = {11: 450, 12: 525, 13: 580}
 FRONT = ("ipykernel", "ipython", "ipywidgets", "ipyparallel")  # what a notebook runs on; JupyterLab shows it
 INSTALL = "pip install -e '.[lab]' in a clone of the repository, or make lab"
+DRIVER_AGAIN = "If there is a GPU to be used, restart the machine, or reinstall NVIDIA's driver."
 SMALL_SHARED_MEMORY = 64 << 20  # Docker's own choice
 
 
@@ -120,8 +121,12 @@ def _packages(m: Machine) -> Iterator[Finding]:
             FAIL, "workbook", f"{NAME} is not installed here, so ipyparallel does not find what starts its ranks",
             f"Install it: {INSTALL}.",
         )  # fmt: skip
-    for name in sorted(m.wanted.keys() - {"torch", "jupyterlab"}):
-        yield from _version(m, name, name)
+    needed = sorted(m.wanted.keys() - {"torch", "jupyterlab"})
+    if missing := [name for name in needed if name not in m.installed]:
+        yield Finding(FAIL, "packages", f"not installed: {listed(missing)}", f"Install them: {INSTALL}.")
+    for name in needed:
+        if name in m.installed:
+            yield from _version(m, name, name)
     have = [f"{name} {m.installed[name]}" for name in ("jupyterlab", "notebook", *FRONT) if name in m.installed]
     if "jupyterlab" in m.installed:
         yield from list(_version(m, "jupyterlab", "front end")) or [Finding(OK, "front end", ", ".join(have))]
@@ -223,9 +228,10 @@ def _gpu(m: Machine) -> Iterator[Finding]:
         )  # fmt: skip
     elif usable:
         yield Finding(OK, "gpu", driver)
+    elif not m.driver and not m.gpus and m.no_gpus in ("", NO_SMI):
+        yield Finding(OK, "gpu", "no NVIDIA GPU: ranks run on CPUs, with Gloo")
     elif not m.driver and not m.gpus:
-        none = "no NVIDIA GPU" if m.no_gpus in ("", "nvidia-smi is not on this machine") else m.no_gpus
-        yield Finding(OK, "gpu", f"{none}: ranks run on CPUs, with Gloo")
+        yield Finding(WARN, "gpu", f"{m.no_gpus}: ranks run on CPUs, with Gloo", DRIVER_AGAIN)
     elif hidden in ("", "-1"):
         yield Finding(OK, "gpu", f"{driver}, hidden by CUDA_VISIBLE_DEVICES: ranks run on CPUs, with Gloo")
     elif kind == "cpu":
@@ -246,7 +252,7 @@ def _gpu(m: Machine) -> Iterator[Finding]:
             "Look at nvidia-smi. In a container, start it with its GPUs (docker run --gpus all).",
         )  # fmt: skip
     elif m.no_gpus:
-        yield Finding(WARN, "gpu", f"{driver}; but {m.no_gpus}", "Load or reinstall NVIDIA's driver, then look again.")
+        yield Finding(WARN, "gpu", f"{driver}; but {m.no_gpus}", DRIVER_AGAIN)
     elif kind:
         yield Finding(OK, "gpu", driver)
 

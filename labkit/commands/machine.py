@@ -26,7 +26,7 @@ from pathlib import Path
 from labkit.cluster import cgroups, memory_check, process_limit
 from labkit.cluster.reaper import MPS, send
 from labkit.cluster.reaper import __file__ as REAPER
-from labkit.cluster.rundir import TAG, choose_rundir
+from labkit.cluster.rundir import TAG, RunDir, choose_rundir
 from labkit.faces import my_notebooks
 from labkit.floor import time_limits
 from labkit.floor.errors import LabError
@@ -299,9 +299,9 @@ def _shared_memory() -> int | None:
 
 def _unwritable() -> str:
     """Return the folder in which Jupyter keeps what a kernel is reached by, where it can neither write nor make it."""
-    named = os.environ.get("JUPYTER_RUNTIME_DIR")
-    folder = Path(named or os.environ.get("JUPYTER_DATA_DIR") or Path.home() / ".local/share/jupyter")
-    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    named = os.environ.get("JUPYTER_RUNTIME_DIR") or os.environ.get("JUPYTER_DATA_DIR")
+    folder = Path(named or os.path.expanduser("~/.local/share/jupyter"))
+    there = next(parent for parent in (folder, *folder.absolute().parents) if os.path.exists(parent))
     return "" if os.access(there, os.W_OK) else str(folder)
 
 
@@ -312,11 +312,14 @@ def labs_of_this_user(place: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return who owns the labs that this user runs here, and the folders that nobody will remove any more.
 
     Each lab has a reaper, which names its owner and its folder on its command line, makes the folder, and ends last.
-    A folder without one is left behind, unless a process of its run lives.
+    A folder without one is left behind, unless something of its run lives.
     """
     reapers = dict(_reapers())
-    mine = [f for f in Path(place or "/nowhere").glob("labkit-*/address.json") if f.stat().st_uid == os.getuid()]
-    left = [str(f.parent) for f in mine if str(f.parent) not in reapers and not _lives(f)]
+    left = [
+        str(folder)
+        for folder in (Path(place).glob("labkit-*") if place else ())
+        if str(folder) not in reapers and _left_behind(folder)
+    ]
     return tuple(sorted(owner for owner in reapers.values() if owner > 0)), tuple(sorted(left))
 
 
@@ -329,9 +332,12 @@ def _reapers() -> Iterator[tuple[str, int]]:
                 yield folder, int(owner)
 
 
-def _lives(address: Path) -> bool:
-    """Tell whether a process of a run lives; True where that cannot be told."""
-    try:
-        return bool(send(f"{TAG}={json.loads(address.read_text())['tag']}".encode()))
-    except (OSError, ValueError, KeyError):
-        return True
+def _left_behind(folder: Path) -> bool:
+    """Tell whether this is the folder of a run of this user's of which no process lives, in no container either."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        tag = json.loads((folder / "address.json").read_text())["tag"]
+        with socket.socket(socket.AF_UNIX) as caller, contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+            caller.connect(RunDir(folder, tag).socket)
+            return False
+        return folder.stat().st_uid == os.getuid() and not send(f"{TAG}={tag}".encode())
+    return False

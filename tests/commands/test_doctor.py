@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import labkit.starting
 from labkit.__main__ import main
+from labkit.cluster.memory_check import NO_SMI
 from labkit.cluster.process_limit import Limit
 from labkit.commands import doctor, machine
 from labkit.commands.findings import Finding, judge, numbers, outside, split, worst
 from labkit.commands.machine import Gpu, Machine, Torch
+from labkit.faces import current_lab
 from labkit.floor.errors import JoinError, LabError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,9 +47,8 @@ CUDA = Torch("2.13.0+cu130", gpus=1, usable=True, nccl=(2, 28, 9))
 UNUSABLE = Torch("2.13.0+cu130", gpus=1, usable=False, nccl=(2, 28, 9))
 H200 = Gpu("NVIDIA H200", 140 * GiB, 139 * GiB)
 T4 = Gpu("Tesla T4", 15 * GiB, 14 * GiB)
-ABSENT = "nvidia-smi is not on this machine"
 WELL = Machine(
-    wanted=WANTED, installed=INSTALLED, torch=CPU, memory=((8 * GiB, "This machine"),), no_gpus=ABSENT
+    wanted=WANTED, installed=INSTALLED, torch=CPU, memory=((8 * GiB, "This machine"),), no_gpus=NO_SMI
 )  # fmt: skip
 GPU = replace(WELL, torch=CUDA, torch_build="cuda 13.0", driver="580.159", gpus=(H200,), no_gpus="", mps=True)
 
@@ -72,7 +76,7 @@ def test_a_machine_that_is_well_is_said_to_be():
         (replace(WELL, python="3.10.12"), "fail", "python", "needs >=3.11", "make lab PYTHON=python3.12"),
         (replace(WELL, installed=has(ipykernel="6.17.1")), "fail", "ipykernel", "6.17.1 is", "'ipykernel>=6.29,<8'"),
         (replace(WELL, installed=has(ipython="7.34.0")), "fail", "ipython", "is older", "'ipython>=8.20,<10'"),
-        (replace(WELL, installed=has(ipywidgets=None)), "fail", "ipywidgets", "not installed", "make lab"),
+        (replace(WELL, installed=has(ipywidgets=None)), "fail", "packages", "not installed: ipywidgets", "make lab"),
         (replace(WELL, installed=has(jupyterlab="5.0.0")), "warn", "front end", "is newer", "was not tried"),
         (replace(WELL, installed=has(jupyterlab=None)), "warn", "front end", "no JupyterLab", "/venv/bin/python"),
         (
@@ -124,6 +128,14 @@ OLD = "550.54.15"
             replace(GPU, torch=replace(CUDA, warned=("Found GPU0 Tesla P100 which is of cuda capability 6.0",))),
             "warn", "gpu", "torch warns: Found GPU0", 'start(backend="gloo")',
         ),
+        (
+            replace(WELL, no_gpus="nvidia-smi did not answer in 10 s"),
+            "warn", "gpu", "nvidia-smi did not answer in 10 s: ranks run on CPUs", "restart the machine",
+        ),
+        (
+            replace(GPU, torch=None, gpus=(), no_gpus="nvidia-smi failed: Driver/library version mismatch"),
+            "warn", "gpu", "580.159; but nvidia-smi failed: Driver/library version mismatch", "restart the machine",
+        ),
         (replace(GPU, torch=CPU, torch_build="cpu"), "warn", "gpu", "built for CPUs alone", "takes one for CUDA 13"),
         (
             replace(WELL, torch_build="rocm 6.4", torch=replace(CUDA, nccl=())),
@@ -158,8 +170,7 @@ def test_a_gpu_that_ranks_cannot_use_well_is_a_warning_with_a_way_out(m, level, 
 @pytest.mark.parametrize(
     ("m", "about", "says"),
     [
-        (replace(WELL, no_gpus=ABSENT), "gpu", "no NVIDIA GPU: ranks run on CPUs"),
-        (replace(WELL, no_gpus="nvidia-smi did not answer in 10 s"), "gpu", "nvidia-smi did not answer in 10 s: ranks"),
+        (replace(WELL, no_gpus=NO_SMI), "gpu", "no NVIDIA GPU: ranks run on CPUs"),
         (replace(GPU, settings={"CUDA_VISIBLE_DEVICES": ""}, torch=UNUSABLE), "gpu", "hidden by CUDA_VISIBLE_DEVICES"),
         (replace(GPU, gpus=(T4, T4), torch=replace(CUDA, gpus=2)), "gpu", "2 × Tesla T4, driver 580.159"),
         (replace(GPU, gpus=(T4, T4), torch=replace(CUDA, gpus=2)), "nccl", "gives each of 2 GPUs a rank"),
@@ -271,7 +282,7 @@ def on(monkeypatch):
 
     def made(m: Machine, ranks: Finding | None = None):
         monkeypatch.setattr(machine, "ask", lambda quick: m)
-        monkeypatch.setattr(doctor, "try_ranks", lambda: ranks or Finding("ok", "2 ranks", "3 on both"))
+        monkeypatch.setattr(doctor, "try_ranks", lambda *_: ranks or Finding("ok", "2 ranks", "3 on both"))
 
     return made
 
@@ -279,10 +290,10 @@ def on(monkeypatch):
 def test_the_exit_status_is_1_where_something_fails_and_0_with_warnings(on, capsys):
     on(WELL)
     assert main(["doctor"]) == 0
-    assert "The workbook works here." in capsys.readouterr().out
+    assert "Nothing here keeps the workbook from running." in capsys.readouterr().out
     on(replace(WELL, cores=1))
     assert main(["doctor"]) == 0
-    assert "The workbook works here, with 1 warning." in capsys.readouterr().out
+    assert "Nothing here keeps the workbook from running; 1 warning." in capsys.readouterr().out
     on(WELL, Finding("fail", "2 ranks", "ranks cannot be joined", "Run this once more."))
     assert main(["doctor"]) == 1
     assert "1 failure: what to do stands below each." in capsys.readouterr().out
@@ -290,11 +301,11 @@ def test_the_exit_status_is_1_where_something_fails_and_0_with_warnings(on, caps
 
 def test_a_quick_look_starts_nothing_and_prints_what_is_wrong_alone(on, capsys, monkeypatch):
     on(WELL)
-    monkeypatch.setattr(doctor, "try_ranks", lambda: pytest.fail("ranks were started"))
+    monkeypatch.setattr(doctor, "try_ranks", lambda *_: pytest.fail("ranks were started"))
     assert main(["doctor", "--quick"]) == 0
     assert capsys.readouterr().out == ""
     on(replace(WELL, files=(64, 64)))
-    monkeypatch.setattr(doctor, "try_ranks", lambda: pytest.fail("ranks were started"))
+    monkeypatch.setattr(doctor, "try_ranks", lambda *_: pytest.fail("ranks were started"))
     assert main(["doctor", "--quick"]) == 1
     assert [line[:4] for line in capsys.readouterr().out.splitlines() if line[0] != " "] == ["fail"]
 
@@ -332,8 +343,6 @@ def test_help_tells_the_exit_status_and_a_wrong_option_has_its_own(capsys):
     ],
 )  # fmt: skip
 def test_ranks_that_do_not_start_say_what_start_said(monkeypatch, error, says, do):
-    import labkit.starting
-
     def start(n):
         raise error
 
@@ -342,6 +351,40 @@ def test_ranks_that_do_not_start_say_what_start_said(monkeypatch, error, says, d
     assert found.level == "fail"
     assert says in found.says
     assert do in found.do
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """Let start() make ranks that are made up: what it says, their backend, how they share a GPU, their sums."""
+
+    def made(said: str, backend: str, way: str, *sums: str):
+        lab = contextlib.nullcontext(SimpleNamespace(run=lambda code: sums))
+        told = type("Started", (), {"__str__": lambda self: said})()
+        told.engines = SimpleNamespace(backend=backend, gpu=SimpleNamespace(way=way))
+        monkeypatch.setattr(labkit.starting, "start", lambda n: lab)
+        monkeypatch.setattr(current_lab, "started", lambda: told)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected", "level", "says", "do"),
+    [
+        (("2 CPU ranks with Gloo.", "gloo", "", "3.0\n", "3.0\n"), (False, False), "ok", "is 3 on both", ""),
+        (("2 ranks with NCCL.", "nccl", "direct", "3.0", "3.0"), (True, True), "ok", "NCCL. An all-reduce", ""),
+        (("2 ranks with NCCL.", "nccl", "turns", "3.0", "3.0"), (True, False), "ok", "is 3 on both", ""),
+        (("They take turns: no.", "nccl", "turns", "3.0", "3.0"), (True, True), "warn", "turns: no.", "keeps MPS from"),
+        (("Gloo: NCCL could not.", "gloo", "", "3.0", "3.0"), (True, True), "warn", "NCCL could not", "what to mend"),
+        (("2 CPU ranks.", "gloo", "", "3.0", "2.0"), (False, False), "fail", "of 1 and 2 is 3.0, 2.0", "as an issue"),
+    ],
+)  # fmt: skip
+def test_ranks_that_started_add_up_and_use_the_gpu_or_it_is_said(started, ranks, expected, level, says, do):
+    started(*ranks)
+    found = doctor.try_ranks(*expected)
+    assert found.level == level
+    assert says in found.says
+    assert do in found.do
+    assert bool(found.do) == bool(do)
 
 
 # -- this machine ---------------------------------------------------------------------------------------------------

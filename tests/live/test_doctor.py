@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -53,6 +54,19 @@ def test_too_few_files_fail_with_what_start_says_and_nothing_is_left(place: Path
     assert "ulimit -n" in findings["2 ranks"]["do"]
     assert eventually(lambda: not carrying(str(place)))
     assert list(place.iterdir()) == []
+
+
+def test_a_folder_without_processes_is_told_as_left_behind(place: Path):
+    left = place / "labkit-0123456789ab"
+    left.mkdir()
+    (left / "address.json").write_text(json.dumps({"tag": "no process has this"}))
+    (place / "labkit-notes").mkdir()  # no lab's
+    assert machine.labs_of_this_user(str(place))[1] == (str(left),)
+    with socket.socket(socket.AF_UNIX) as server:  # in another container, say
+        server.bind(str(left / "fork.sock"))
+        server.listen()
+        assert machine.labs_of_this_user(str(place))[1] == ()
+    assert machine.labs_of_this_user(str(place))[1] == (str(left),)
 
 
 def test_a_lab_that_runs_is_told_and_is_not_taken_for_one_that_was_left_behind(lab):
