@@ -23,9 +23,11 @@ from labkit.floor.errors import JoinError, LabError
 from labkit.floor.words import count, seconds
 
 ABOUT = """\
-Say what this machine is, of whatever the workbook needs: Python, packages, torch, GPUs, memory, limits, folders.
-Then start two ranks as start() does, add a number up over them, and end them. Each line begins with ok, warn or fail;
-below a warning and a failure stands what to do. It takes some ten seconds, most of them for two imports of torch.
+Say what this machine is, of whatever the workbook needs: Python, packages,
+torch, GPUs, memory, limits, folders. Then start two ranks as start() does,
+add a number up over them, and end them. Each finding begins with ok, warn or
+fail; below a warning and a failure stands what to do. It takes some ten
+seconds, most of them for two imports of torch.
 """
 STATUS = """\
 exit status:
