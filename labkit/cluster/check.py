@@ -52,6 +52,7 @@ def check(
     cells: Sequence[str] = (),
     known: Collection[str] = (),
     seed: int | None = None,
+    limit: float = time_limits.CHECK,
 ) -> Finding:
     """Hold the learner's function on the ranks against the exercise.
 
@@ -59,6 +60,7 @@ def check(
     `lab.use` has put it there; `watch` is called now and then with the inputs that were right so far, the seconds of
     the run and the run. `cells[i]` is the source of the notebook's cell [i], `known` are names of functions that are no
     misspelling of this one. `seed` is that of all that is left to chance, a different one each time where it is None.
+    `limit` is how many seconds all of it may take; what has not ended by then is too slow.
     """
     engines = console.engines
     console.recover()
@@ -84,7 +86,7 @@ def check(
     saw("" if whose else on_ranks)
     with prepared(engines) as reach:
         seed = secrets.randbelow(10**6) if seed is None else seed
-        finding = _Check(console, exercise, reach, watch, seed).run(sizes)
+        finding = _Check(console, exercise, reach, watch, seed, limit).run(sizes)
     finding.says += filter(None, [misspelt, defined_names.older(cells, exercise.name, "" if whose else on_ranks)])
     if finding.state == "right" and (more := [str(n) for n in exercise.ranks if n > engines.n]):
         finding.says.append(f"Not run on {' and '.join(more)} ranks: this lab has {engines.n}.")
@@ -139,8 +141,10 @@ def _started_anew(which: Sequence[int]) -> str:
 class _Check:
     """One check on its way: what runs, with which numbers, and what was right so far."""
 
-    def __init__(self, console: Console, exercise: Exercise, reach: Reach, watch: Watch, seed: int) -> None:
-        self.console, self.exercise, self.reach, self.seed = console, exercise, reach, seed
+    def __init__(
+        self, console: Console, exercise: Exercise, reach: Reach, watch: Watch, seed: int, limit: float
+    ) -> None:
+        self.console, self.exercise, self.reach, self.seed, self.limit = console, exercise, reach, seed, limit
         self.began = time.monotonic()
         self.right = self.runs = 0
         self._watch = watch
@@ -197,7 +201,7 @@ class _Check:
     def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:
         """Run the function on one input."""
         self.runs += 1
-        left = time_limits.CHECK - (time.monotonic() - self.began)
+        left = self.limit - (time.monotonic() - self.began)
         most = max(map(judge.most, want))
         ran = attempt(self.console, self.exercise, case, left, self.look, mode, seed=seed, most=most)
         engines = self.console.engines
