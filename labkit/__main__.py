@@ -15,6 +15,7 @@ from labkit.floor.errors import LabError
 # imported: `python -m labkit` starts at once, and the room of the commands stands above this one.
 COMMANDS = {
     "doctor": ("say what this machine is, and what to do", "labkit.commands.doctor"),
+    "grade": ("check the exercises in learners' notebooks", "labkit.commands.grade"),
 }
 
 ABOUT = """\

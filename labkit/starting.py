@@ -119,6 +119,11 @@ def start(
     return lab
 
 
+def start_engines(n: int, timeout: float) -> Engines:
+    """Start CPU ranks for a command in a terminal: no lab holds them, nothing is printed, and the caller stops them."""
+    return _started(_checked(n, "gloo", None, timeout, None, None, None, None)).engines
+
+
 def _checked(
     n: Any, backend: Any, engines: Any, timeout: Any, nodes: Any, per_node: Any, hosts: Any, profile: Any
 ) -> StartRequest:

@@ -64,6 +64,12 @@ class Finding:
     healed: list[Note] = field(default_factory=list)
     score: Score | None = None
 
+    def in_an_exam(self) -> Finding:
+        """Return one that says right or wrong, and not what is wrong; that nothing was judged, it says as it is."""
+        if self.state in ("wrong", "raises", "deadlock", "slow"):
+            return Finding("wrong")
+        return Finding(self.state, right=self.right) if self.right else self
+
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:
     """Find what is wrong with a run; None where it is right."""
