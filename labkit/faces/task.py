@@ -14,7 +14,7 @@ from labkit import content
 from labkit.cluster import check as engine
 from labkit.cluster.console import Console, Progress
 from labkit.content import exercises
-from labkit.faces import progress
+from labkit.faces import course, progress
 from labkit.floor import words
 from labkit.floor.errors import LabError
 from labkit.grading import defined_names, inputs
@@ -54,29 +54,33 @@ class Task:
 
         Both run once on the ranks, on the input of the card. Write and run your function first, as far as you have it.
         """
+        if not course.read().solutions:
+            return Note(course.OFF.format("the workbook's solutions, and with them .steps(),"))
         return _played(self._console, self._exercise)
 
     def hint(self) -> Note:
         """Show the next hint, with those before it."""
-        hints = self._exercise.hints
+        hints, allowed = self._exercise.hints, course.read()
+        if not allowed.hints:
+            return Note(course.OFF.format("hints"))
         if not hints:
             return Note("This exercise has no hints.")
         number = min(self._known.get("hints", 0) + 1, len(hints))
         progress.change(self._name, hints=number)
         lines = [f"**Hint {i} of {len(hints)}.** {text}" for i, text in enumerate(hints[:number], 1)]
         if number == len(hints):
-            lines.append(
-                f"That was the last hint. After an attempt, {how('solution', self._name)} shows one way to do it."
-            )
+            then = f" After an attempt, {how('solution', self._name)} shows one way to do it." * allowed.solutions
+            lines.append(f"That was the last hint.{then}")
         return Note("\n\n".join(lines))
 
     def solution(self) -> Note:
         """Put one way to solve it into a new cell. Check an attempt of your own first."""
-        name = self._name
+        name, allowed = self._name, course.read()
+        if not allowed.solutions:
+            return Note(course.OFF.format("the workbook's solutions"))
         if not self._known.get("checks"):
-            return Note(
-                f"Try it first: write `{name}` and run {how('check', name)}. {how('hint', name)} helps you begin."
-            )
+            helps = f" {how('hint', name)} helps you begin." * allowed.hints
+            return Note(f"Try it first: write `{name}` and run {how('check', name)}.{helps}")
         progress.change(name, shown=True)
         _into_a_cell(self._exercise.answer)
         return Note(f"One way to write `{name}`. Compare it with yours ({how('mine', name)}).", self._exercise.answer)
@@ -97,10 +101,12 @@ class Task:
     def _card(self) -> Card:
         name, state = self._name, self._known.get("state", "not attempted")
         verb = "Repair" if self._exercise.specimen else "Write"
+        hints = course.read().hints
+        gives, stuck = (f", {how('hint', name)} gives a hint", f" Stuck? {how('hint', name)}.") if hints else ("", "")
         what_next = {
             "solved": f"You have solved it. {how('mine', name)} brings your solution back.",
-            "tried": f"{how('mine', name)} brings your last attempt back, {how('hint', name)} gives a hint.",
-        }.get(state, f"{verb} it in the cell below, run that, then {how('check', name)}. Stuck? {how('hint', name)}.")
+            "tried": f"{how('mine', name)} brings your last attempt back{gives}.",
+        }.get(state, f"{verb} it in the cell below, run that, then {how('check', name)}.{stuck}")
         return Card(self._exercise, state, what_next)
 
     def __repr__(self) -> str:
@@ -117,7 +123,7 @@ def how(action: str, name: str) -> str:
 
 def check(console: Console, name: str, means: Any = None, seed: int | None = None, **options: Any) -> Verdict:
     """Run the function of this name on the ranks and hold it against its exercise, or against what it `means`."""
-    exercise = wanted(name, means, **options)
+    exercise, allowed = wanted(name, means, **options), course.read()
     line, began = Progress(2.0), time.monotonic()
     number = 0  # of the attempt; the stub is none, nor is the specimen as it was given
     untouched = copied = False
@@ -149,7 +155,9 @@ def check(console: Console, name: str, means: Any = None, seed: int | None = Non
             if finding.score and not copied and (best := finding.score.best(known.get("best"))):
                 solved["best"] = best
         known = progress.change(name, state=state, checks=known.get("checks", 0) + 1, last=finding.state, **solved)
-    return Verdict(exercise, finding, _next(exercise, finding.state, known), known.get("best"))
+    if not allowed.diagnosis:
+        finding = finding.in_an_exam()
+    return Verdict(exercise, finding, _next(exercise, finding.state, known), known.get("best"), allowed.hints)
 
 
 def _played(console: Console, exercise: Exercise) -> Beside | Note:
@@ -178,7 +186,8 @@ def _played(console: Console, exercise: Exercise) -> Beside | Note:
         )
     if runs.finding:
         said = f"**{' '.join(runs.finding.says)}**" + " What was sent until then is shown." * runs.mine.report.cut_short
-        then = f"Mend your cell, run it, and call {how('steps', name)} again. {how('hint', name)} gives a hint."
+        hint = f" {how('hint', name)} gives a hint." * course.read().hints
+        then = f"Mend your cell, run it, and call {how('steps', name)} again.{hint}"
     else:
         said = "**Your result is right on this input.**"
         then = f"{how('check', name)} runs it on all inputs."
@@ -252,13 +261,16 @@ def _next(exercise: Exercise, state: str, known: dict[str, Any]) -> str:
     if state == "right":
         overview = content.method("progress")  # it knows the lessons' order, and the way that the learner takes
         return overview(None).next if overview else ""
-    play = ""
-    if state in ("wrong", "deadlock", "costly", "not as asked") and re.search(r"\bi?send\b", exercise.code):
+    allowed, play = course.read(), ""
+    if not (allowed.hints or allowed.solutions):
+        return ""
+    costs = state in ("wrong", "deadlock", "costly", "not as asked")
+    if costs and allowed.solutions and re.search(r"\bi?send\b", exercise.code):
         play = f" {how('steps', name)} plays your messages beside the workbook's." if not exercise.specimen else ""
     left = len(exercise.hints) - known.get("hints", 0)
-    if state not in ("not attempted", "elsewhere") and left <= 0:
+    if allowed.solutions and state not in ("not attempted", "elsewhere") and (left <= 0 or not allowed.hints):
         return f"{how('solution', name)} shows one way to do it.{play}"
-    return f"{how('hint', name)} gives a hint.{play}"
+    return f"{how('hint', name)} gives a hint.{play}" if allowed.hints else play.lstrip()
 
 
 def _cells() -> list[str]:

@@ -62,7 +62,12 @@ class Verdict:
     """
 
     def __init__(
-        self, exercise: Exercise, finding: Finding, next_: str = "", best: Mapping[str, Any] | None = None
+        self,
+        exercise: Exercise,
+        finding: Finding,
+        next_: str = "",
+        best: Mapping[str, Any] | None = None,
+        afterword: bool = True,
     ) -> None:
         self.name = exercise.name
         self._exercise = exercise
@@ -73,7 +78,7 @@ class Verdict:
         if finding.score is not None and finding.state != "forbidden":
             least = finding.score.least(exercise)
             self._costs = score.Costs(finding.score, least, best, finding.state != "not as asked")
-        self._next = [line for line in (exercise.after if self.ok else "", next_) if line]
+        self._next = [line for line in (exercise.after if self.ok and afterword else "", next_) if line]
 
     @property
     def ok(self) -> bool:

@@ -101,7 +101,9 @@ def test_a_function_has_what_its_notebook_defines_for_it(tmp_path, cells: tuple[
 
 
 def test_nothing_of_one_copy_reaches_the_next(tmp_path):
-    body = MEAN.answer.removeprefix("%%px\n").replace("    return", "    assert not hasattr(dist, 'marked')\n    return")
+    body = MEAN.answer.removeprefix("%%px\n").replace(
+        "    return", "    assert not hasattr(dist, 'marked')\n    return"
+    )
     first = put(tmp_path, "ada", f"%%px\ndist.marked = True\n{body}")
     second = put(tmp_path, "bob", f"%%px\n{body}")
     assert found(first, "repair_mean")["repair_mean"][0] == "raises"
