@@ -16,6 +16,7 @@ from labkit.floor.errors import LabError
 COMMANDS = {
     "doctor": ("say what this machine is, and what to do", "labkit.commands.doctor"),
     "grade": ("check the exercises in learners' notebooks", "labkit.commands.grade"),
+    "release": ("prepare a lesson for nbgrader", "labkit.commands.release"),
 }
 
 ABOUT = """\

@@ -15,6 +15,7 @@ from labkit.floor.words import sentence
 from labkit.grading import judge
 from labkit.grading.exercise import Exercise
 from labkit.grading.finding import Finding, setting
+from labkit.grading.graded import PASSED
 from labkit.grading.inputs import Case
 from labkit.grading.limits import STATES
 from labkit.outcome.phrases import healed
@@ -84,6 +85,11 @@ class Verdict:
     def ok(self) -> bool:
         """Whether the function is right, within its budget, and does it as the card asks."""
         return self.state == "right"
+
+    @property
+    def passed(self) -> bool:
+        """Whether it is worth a point where copies are graded: right, whatever it costs."""
+        return self.state in PASSED
 
     @property
     def head(self) -> str:
