@@ -1,8 +1,12 @@
-"""Copies of a lesson as learners hand them in: the workbook's notebook, with cells in place of its stubs."""
+"""Copies of a lesson as learners hand them in: the workbook's notebook, with cells in place of its stubs.
+
+`python -m tests.copies 04 FOLDER` writes thirty of them, with planted mistakes, to try `python -m labkit grade`.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,3 +58,7 @@ def thirty(lesson: str, folder: Path) -> dict[str, dict[str, str]]:
         path.parent.mkdir(parents=True)
         path.write_text(solved(lesson, but), encoding="utf-8")
     return told
+
+
+if __name__ == "__main__":
+    thirty(sys.argv[1], Path(sys.argv[2]))

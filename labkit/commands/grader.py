@@ -123,7 +123,7 @@ class _Ranks:
         if finding.state == "not attempted" and why:
             return Finding("raises", [f"The cell that defines {exercise.name} does not run: {why}."])
         if finding.state == "raises" and "NameError" in finding.says[0]:
-            finding.says.append(GIVEN)
+            finding.says.append(f"Its cell does not run to its end: {why}." if why else GIVEN)
         if defining.is_of(exercise.answer):
             finding.says.append(NOT_ITS_OWN)
         return finding

@@ -72,7 +72,7 @@ def test_right_wrong_and_hanging_copies_are_told_apart(tmp_path, monkeypatch, ca
         (copies.DIES.format(name="repair_mean"), "raises", "died"),
         (MEAN.stub, "not attempted", "as the workbook gives it"),
         ("%%px\nx = 1", "not attempted", "No cell of the notebook defines repair_mean"),
-        ("%%px\nwhile True: pass\ndef repair_mean(x): return x", "wrong", ""),
+        ("%%px\nwhile True: pass\nroom = []\ndef repair_mean(x): return room", "raises", "not run to its end"),
         ("%%px\nroom = nothing\n@room\ndef repair_mean(x): return x", "raises", "NameError"),
         ("%%px\ndef repair_mean(x): return lacking", "raises", "into its own cell"),
     ],
