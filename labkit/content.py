@@ -61,6 +61,11 @@ predictions = Shelf(Prediction, "prediction", "The cells of the lessons name all
 series = Shelf(Series, "prediction", "The cells of the lessons name all of them.")
 
 
+def question(name: str) -> Prediction | Series:
+    """Return the question, or the series of them, of this name."""
+    return predictions.every().get(name) or series.find(name)
+
+
 @cache
 def _owned() -> list[Exercise | Prediction | Series]:
     """Return what the lessons' modules hold, in their order; a series after the predictions in it."""

@@ -14,6 +14,11 @@ from labkit.show import markdown
 _MARKED = re.compile(r"`([^`]*)`|(?<!\w)\*\*(?=\S)([^*`]+)(?<=\S)\*\*(?!\w)")
 
 
+def bundle(shown: Any, meta: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what IPython asks of a value: its text and its HTML, and `meta` as the output's metadata."""
+    return {"text/plain": repr(shown), "text/html": shown._repr_html_()}, {"labkit": meta} if meta else {}
+
+
 def nothing(number: bool = False) -> str:
     """Say what to do where no answer, or no number, was locked in."""
     what = "type a number" if number else "choose an answer"
@@ -53,12 +58,18 @@ class Answer:
 
     Where `choice` is None, nothing was locked in, and the answer is folded away. `first` was locked in when the
     question was first answered; `late` tells that the answer was there to read before the choice was locked in.
+    `meta` goes with it into the notebook.
     """
 
     def __init__(
-        self, prediction: Prediction, choice: str | float | None, first: str | float | None = None, late: bool = False
+        self,
+        prediction: Prediction,
+        choice: str | float | None,
+        first: str | float | None = None,
+        late: bool = False,
+        meta: dict[str, Any] | None = None,
     ) -> None:
-        self.prediction, self.choice = prediction, choice
+        self.prediction, self.choice, self.meta = prediction, choice, meta
         self._first, self._late = first, late
 
     @property
@@ -66,14 +77,19 @@ class Answer:
         """The choice and whether it is right, in a line; backticks mark code."""
         if self.choice is None:
             return nothing(number=not self.prediction.options)
-        chose = f"You predicted {self._words(self.choice)}"
+        chose = f"You predicted {self.words(self.choice)}"
         if self._late:
-            chose = f"You chose {self._words(self.choice)} when the answer was already there to read"
+            chose = f"You chose {self.words(self.choice)} when the answer was already there to read"
         if not self.prediction.is_right(self.choice):
-            return f"✗ {chose}, but the answer is {self._short}."
+            return f"✗ {chose}, but the answer is {self.short}."
         if self.choice != self.prediction.answer:
-            return f"✓ {chose}. That is close enough: the answer is {self._short}."
+            return f"✓ {chose}. That is close enough: the answer is {self.short}."
         return f"✓ {chose}. That is right."
+
+    @property
+    def told(self) -> str:
+        """What follows, as HTML; without a choice, the replies to all."""
+        return "".join(f"{_bold(line)}{markdown.html(text)}" for line, text in self._told)
 
     @property
     def _told(self) -> list[tuple[str, str]]:
@@ -81,19 +97,20 @@ class Answer:
         p, why = self.prediction, self.prediction.why
         if self.choice is not None:
             first = self._first
-            before = "" if first in (None, self.choice) else f"The first time you predicted {self._words(first)}."
+            before = "" if first in (None, self.choice) else f"The first time you predicted {self.words(first)}."
             return [(before, p.reply(self.choice)), ("", why), ("", p.elsewhere)]
-        wrong = [(f"{self._words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
-        wrong += [(f"{self._words(trap.value)}?", trap.reply) for trap in p.traps]
-        return [(f"The answer is {self._words(p.answer)}.", why), *wrong, ("", p.elsewhere)]
+        wrong = [(f"{self.words(o.text)}?", o.reply) for o in p.options if o.text != p.answer]
+        wrong += [(f"{self.words(trap.value)}?", trap.reply) for trap in p.traps]
+        return [(f"The answer is {self.words(p.answer)}.", why), *wrong, ("", p.elsewhere)]
 
     @property
-    def _short(self) -> str:
+    def short(self) -> str:
         """The answer's letter, since `why` begins with the answer; a number as it is."""
         words = self.prediction.words(self.prediction.answer)
         return words[0] if self.prediction.options else words
 
-    def _words(self, choice: Any) -> str:
+    def words(self, choice: Any) -> str:
+        """Write a choice as it stands within a sentence."""
         return self.prediction.words(choice).removesuffix(".")
 
     def __repr__(self) -> str:
@@ -101,10 +118,13 @@ class Answer:
         return "\n\n".join(filter(None, parts))
 
     def _repr_html_(self) -> str:
-        told = "".join(f"{_bold(line)}{markdown.html(text)}" for line, text in self._told)
-        head = _bold(self.said) if self.choice is not None else _quiet(self.said)
-        folded = told if self.choice is not None else f"<details><summary>The answer</summary>{told}</details>"
-        return f"<div class='labkit-answer'>{head}{folded}</div>"
+        if self.choice is None:
+            folded = f"<details><summary>The answer</summary>{self.told}</details>"
+            return f"<div class='labkit-answer'>{_quiet(self.said)}{folded}</div>"
+        return f"<div class='labkit-answer'>{_bold(self.said)}{self.told}</div>"
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return bundle(self, self.meta)
 
 
 class Questions:
@@ -137,9 +157,8 @@ class Answers:
     `choices` are what was locked in, one for each question; None where nothing was.
     """
 
-    def __init__(self, series: Series, choices: Sequence[str | None]) -> None:
-        self.series = series
-        self.choices = choices
+    def __init__(self, series: Series, choices: Sequence[str | None], meta: dict[str, Any] | None = None) -> None:
+        self.series, self.choices, self.meta = series, choices, meta
 
     @property
     def said(self) -> str:
@@ -159,24 +178,31 @@ class Answers:
         """Number, question and a reply in Markdown: of each that was answered, or of all where none was."""
         every = all(choice is None for choice in self.choices)
         each = enumerate(zip(self.series.parts, self.choices, strict=True), 1)
-        return [(n, part.question, _told(part, choice)) for n, (part, choice) in each if every or choice is not None]
+        return [(n, part.question, reply(part, choice)) for n, (part, choice) in each if every or choice is not None]
 
     def __repr__(self) -> str:
         return "\n\n".join([self.said, *(f"{n}. {plain(question)}\n{told}" for n, question, told in self._shown)])
 
     def _repr_html_(self) -> str:
+        if self.said == nothing():
+            folded = f"<details><summary>The answers</summary>{self.told}</details>"
+            return f"<div class='labkit-answer'>{_quiet(self.said)}{folded}</div>"
+        return f"<div class='labkit-answer'>{_bold(self.said)}{self.told}</div>"
+
+    def _repr_mimebundle_(self, **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return bundle(self, self.meta)
+
+    @property
+    def told(self) -> str:
+        """The questions and their replies, as HTML."""
         items = "".join(
             f"<li value='{n}' style='margin-bottom: 12px'>{code(question)}{markdown.html(told)}</li>"
             for n, question, told in self._shown
         )
-        listed = f"<ol>{items}</ol>"
-        if self.said == nothing():
-            folded = f"<details><summary>The answers</summary>{listed}</details>"
-            return f"<div class='labkit-answer'>{_quiet(self.said)}{folded}</div>"
-        return f"<div class='labkit-answer'>{_bold(self.said)}{listed}</div>"
+        return f"<ol>{items}</ol>"
 
 
-def _told(part: Prediction, choice: str | None) -> str:
+def reply(part: Prediction, choice: str | None) -> str:
     """Reply to a choice, in Markdown; where nothing was chosen, give the answer and a reply to every other option."""
     elsewhere = f"\n\n{part.elsewhere}" if part.elsewhere else ""
     if choice is None:
