@@ -19,8 +19,9 @@ def page(widget: ipywidgets.Widget) -> str:
 
 
 def live(widget: ipywidgets.Widget) -> str:
-    """What a front end gets while the kernel runs."""
-    return _text([each.get_state() for each in _tree(widget)])
+    """What a front end gets while the kernel runs, without the program that all views share."""
+    states = [each.get_state() for each in _tree(widget)]
+    return _text([{name: value for name, value in s.items() if name not in ("_esm", "_css")} for s in states])
 
 
 def _text(seen: Any) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from labkit.floor.errors import LabError
 from labkit.show.flow import Flow
 from labkit.show.guess import Nothing, Place, read
 from labkit.show.sealed import MOST, SealedFlow
+from labkit.show.view import page
 from labkit.theory.origin import Origin
 from tests.page import live
 from tests.test_flow_value import BOTH, SUMS, seen
@@ -22,14 +25,15 @@ def sealed(run=SWAPPED, **meant):
     return SealedFlow(Flow(run, **meant))
 
 
-def fields(flow):
-    return [field for row in flow._fields for field in row]
+def typed(flow, *rows):
+    """What the page says when its reader presses the button."""
+    flow.said = {"rows": list(rows), "nth": (flow.said or {"nth": 0})["nth"] + 1}
 
 
 def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one_folded():
     hidden = sealed(seen([[4000.0], [321.0]], [[4321.0]] * 2, [[BOTH], [BOTH]]))
     plain = "x before → y after: what does each rank hold?\nrank 0 │ 4000 (0·0) → ?\nrank 1 │ 321 (1·0) → ?"
-    bundle = hidden._repr_mimebundle_()
+    bundle, _ = hidden._repr_mimebundle_()
     assert repr(hidden) == bundle["text/plain"] == plain
     above, folded = bundle["text/html"].split("<details><summary>What the ranks hold</summary>")
     assert "rank 0 holds [4000]; rank 1 holds [321]. y after: every rank holds 1 value to fill in." in above
@@ -42,55 +46,64 @@ def test_before_it_is_filled_in_only_the_static_page_has_the_answer_and_that_one
 
 
 def test_every_tile_has_a_field_with_a_name_row_by_row():
-    assert [f.description for f in fields(sealed())] == [f"rank {r}, place {i}" for r in (0, 1) for i in (0, 1)]
-    assert [f.description for f in fields(sealed(SUMS))] == ["rank 0", "rank 1"]
-
-
-def test_what_is_the_same_on_every_rank_is_typed_once():
-    flow = sealed()
-    first, second, third, fourth = fields(flow)
-    first.value, fourth.value = "7", "2"
-    flow._same.click()
-    assert [f.value for f in (first, second, third, fourth)] == ["7", "2", "7", "2"]
-    assert "Same on every rank" in live(flow)
-    uneven = sealed(seen([[1.0], [2.0]], [[1.0], [2.0, 3.0]], [[Origin(0)], [Origin(1)] * 2]))
-    assert uneven._same.layout.display == "none", "columns that are not whole"
+    rows = [row["names"] for row in sealed().data["rows"]]
+    assert rows == [["rank 0, place 0", "rank 0, place 1"], ["rank 1, place 0", "rank 1, place 1"]]
+    assert [row["names"] for row in sealed(SUMS).data["rows"]] == [["rank 0"], ["rank 1"]]
 
 
 def test_the_entries_of_a_list_stand_apart():
     run = seen([[1.0], [2.0]], [[1.0, 2.0], [1.0, 2.0]], [[Origin(0), Origin(1)]] * 2)
     for told in run.after:
         told["groups"] = [1, 1]
-    first, second, *_ = fields(sealed(run))
-    assert first.layout.margin != second.layout.margin
+    assert [row["groups"] for row in sealed(run).data["rows"]] == [[1], [1]]
+    assert [row["groups"] for row in sealed().data["rows"]] == [[], []]
     assert "rank 0 │ 1 (0·0) → [?]  [?]" in repr(sealed(run))
 
 
 def test_the_button_compares_what_was_typed_with_the_ranks():
     flow = sealed()
-    for field, typed in zip(fields(flow), ["3", "4.0", "1", "3"], strict=True):
-        field.value = typed
-    flow._button.click()
-    (result,) = flow.children
-    assert "3 of 4 tiles are right." in result.value
-    assert "Rank 1, place 1: you said 3, but it holds 2." in result.value
-    assert result.value.count("✓") == 3
-    assert result.value.count("✗") == 1
-    assert flow.flow._repr_html_() in result.value
+    typed(flow, ["3", "4.0"], ["1", "3"])
+    result = flow.data["result"]
+    assert "3 of 4 tiles are right." in result
+    assert "Rank 1, place 1: you said 3, but it holds 2." in result
+    assert result.count("✓") == 3
+    assert result.count("✗") == 1
+    assert flow.flow._repr_html_() in result
 
 
 @pytest.mark.parametrize(
-    ("typed", "said"),
-    [(["abc", "1", "", ""], "Rank 0, place 0: &#x27;abc&#x27; is not a number."), ([""] * 4, "Fill in at least one.")],
+    ("rows", "said"),
+    [
+        ([["abc", "1"], ["", ""]], "Rank 0, place 0: &#x27;abc&#x27; is not a number."),
+        ([["", ""], ["", ""]], "Fill in at least one."),
+        ([["<b>", "1"]], "Write one row for each of the 2 ranks"),
+    ],
 )
-def test_what_cannot_be_read_costs_a_sentence_and_nothing_else(typed, said):
+def test_what_cannot_be_read_costs_a_sentence_and_nothing_else(rows, said):
     flow = sealed()
-    for field, text in zip(fields(flow), typed, strict=True):
-        field.value = text
-    flow._button.click()
-    assert said in flow._said.value
-    assert [field.value for field in fields(flow)] == typed
-    assert len(flow.children) > 2, "still sealed"
+    typed(flow, *rows)
+    assert said in flow.replied
+    assert "result" not in flow.data, "still sealed"
+
+
+@pytest.mark.parametrize(
+    ("run", "means"),
+    [
+        (SWAPPED, None),
+        (SUMS, "all_reduce"),
+        (seen([[1.0], [INF]], [[1.0, NAN], None], [[Origin(0), BOTH], []]), "gather"),
+    ],
+)
+def test_what_a_notebook_keeps_of_it_is_plain_and_small_and_makes_the_same_flow(run, means):
+    flow = sealed(run, means=means)
+    _, meta = flow._repr_mimebundle_()
+    kept = json.dumps(meta["labkit"], allow_nan=False)
+    assert len(kept) < 1000
+    shown = page(json.loads(kept), None)
+    live_ = {name: value for name, value in flow.data.items() if name != "kernel"}
+    assert shown["data"].items() >= live_.items()
+    assert shown["data"]["flow"] == flow.flow._repr_html_()
+    assert sealed(run, means=lambda xs: xs)._repr_mimebundle_()[1] == {}, "a function is no data"
 
 
 def test_fill_tells_the_same_without_a_page():

@@ -7,26 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import ipywidgets
-
 from labkit import content
 from labkit.faces import current_lab, progress
 from labkit.floor.errors import LabError
 from labkit.grading.prediction import Prediction, Series
-from labkit.show.box import LINES, Box
-from labkit.show.keys import DEAF, ENTER_GOES_ON
-from labkit.show.prediction import Answer, Answers, Question, Questions, asked, code, plain
-
-OPEN = "choose …"
-
-# ipywidgets gives an option one line of 20 px: a longer one ran into the next, and its button fell to its last line.
-WRAPPED = """<style>
-.labkit-predict .widget-radio-box label {display: flex; align-items: baseline; height: auto; min-height: 20px}
-.labkit-predict .widget-radio-box input {order: -1; flex: none; float: none; align-self: flex-start}
-</style>"""
+from labkit.show import view
+from labkit.show.prediction import Answer, Answers, Question, Questions
 
 
-class Predict(Box):
+class Predict(view.View):
     """A question to answer before the ranks do: choose, and lock it in.
 
     >>> asked = Predict(Prediction("How many messages?", 6, "Two for each of three pairs."))
@@ -54,14 +43,7 @@ class Predict(Box):
         self._prediction = found.on(current_lab.backend())
         self.choice: str | float | None = None  # the option or the number that was locked in
         self._shown = self._late = False  # the answer, folded away: now, and when the choice was locked in
-        self._said = ipywidgets.HTML()
-        self._button = ipywidgets.Button(description="Lock it in", disabled=bool(self._prediction.options))
-        self._button.on_click(lambda _: self.attempt(lambda: self.lock(self._field.value), self._said))
-        self._field, shown = self._options() if self._prediction.options else self._number()
-        keys = DEAF if self._prediction.options else ENTER_GOES_ON
-        question = ipywidgets.HTML(asked("Predict", self._prediction.question) + keys + LINES + WRAPPED)
-        super().__init__([question, shown, self._button, self._said])
-        self.add_class("labkit-predict")
+        super().__init__(kind="predict", data={**view.predict(self._prediction), "kernel": True})
 
     def lock(self, choice: str | float) -> None:
         """Lock in an option by its letter or its words, or a number; it cannot be changed afterwards."""
@@ -71,34 +53,30 @@ class Predict(Box):
         self.choice, self._late = understood, self._shown
         if self._ours:
             progress.predict(self._prediction.name, understood, self._prediction.is_right(understood))
-        words = self._prediction.words(understood)
-        if isinstance(self._field, ipywidgets.RadioButtons):
-            self._field.value = understood
-        self._field.disabled = True
-        self._button.disabled = True
-        self._button.layout.display = "none"
-        self._said.value = f"Locked in: <b>{code(words)}</b>"
+        texts = [option.text for option in self._prediction.options]
+        locked = {
+            "choice": texts.index(str(understood)) if texts else None,
+            "words": self._prediction.words(understood),
+        }
+        self.data = {**self.data, "locked": locked}
 
     def reveal(self) -> Answer:
         """Hold what was locked in against the answer; where nothing was, the answer is folded away."""
         first = progress.predicted().get(self._prediction.name, {}).get("first") if self._ours else None
         self._shown = True
-        return Answer(self._prediction, self.choice, first, self._late)
+        return Answer(self._prediction, self.choice, first, self._late, self._named("answer"))
 
-    def _options(self) -> tuple[Any, Any]:
-        wide = ipywidgets.Layout(width="max-content", max_width="100%")
-        options = [(f"{letter}. {plain(option.text)}", option.text) for letter, option in self._prediction.lettered]
-        question = plain(self._prediction.question)
-        radio = ipywidgets.RadioButtons(options=options, value=None, tooltip=question, layout=wide)
-        radio.observe(self._picked, "value")
-        return radio, radio
+    def heard(self, said: dict[str, Any]) -> None:
+        """Lock in the option of this letter, or the number that was typed."""
+        options, choice = dict(self._prediction.lettered), said["choice"]
+        self.lock(options[choice].text if options else choice)
 
-    def _number(self) -> tuple[Any, Any]:
-        field = ipywidgets.Text(description="Your answer", placeholder="a number", continuous_update=False)
-        return field, ipywidgets.HBox([field, ipywidgets.Label(self._prediction.unit)])
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        return self._named("predict")
 
-    def _picked(self, change: dict[str, Any]) -> None:
-        self._button.disabled = change["new"] is None or self.choice is not None
+    def _named(self, kind: str) -> dict[str, Any] | None:
+        return {"kind": kind, "name": self._prediction.name} if self._ours else None
 
     def __repr__(self) -> str:
         return repr(Question(self._prediction, self.choice))
@@ -107,7 +85,7 @@ class Predict(Box):
         return Question(self._prediction, self.choice)._repr_html_()
 
 
-class Choose(Box):
+class Choose(view.View):
     """Several questions at once: choose an answer to each, and lock them in, all together or some first.
 
     A lesson names one of the workbook's series: `Choose("eight_situations")`. Without a mouse,
@@ -119,28 +97,12 @@ class Choose(Box):
 
     def __init__(self, series: str | Series) -> None:
         found = content.series.find(series) if isinstance(series, str) else series
+        self._known = content.series.every().get(found.name) is found  # one of the workbook's
         self._ours = [content.predictions.every().get(part.name) is part for part in found.parts]  # whose answers count
         self._series = found.on(current_lab.backend())
         self.choices: list[str | None] = [None] * len(self._series.parts)
-        self._said = ipywidgets.HTML()
-        self._button = ipywidgets.Button(description="Lock in what is chosen", layout={"width": "max-content"})
-        self._button.on_click(lambda _: self._press())
-        self._fields = []
-        rows = []
-        for number, part in enumerate(self._series.parts, 1):
-            options = [(OPEN, ""), *((f"{letter}. {plain(o.text)}", o.text) for letter, o in part.lettered)]
-            field = ipywidgets.Dropdown(
-                options=options,
-                value="",  # with None the list would show nothing at all
-                description=f"{number}. {plain(part.question)}",  # for screen readers: it takes no room
-                style={"description_width": "0px"},
-                layout={"width": "max-content", "min_width": "30em", "max_width": "96%", "margin": "2px 0 2px 20px"},
-            )
-            question = ipywidgets.HTML(f"<b>{number}.</b> {code(part.question)}", layout={"margin": "6px 0 0 4px"})
-            self._fields.append(field)
-            rows += [question, field]
-        head = ipywidgets.HTML(asked("Choose", self._series.question) + DEAF + LINES)
-        super().__init__([head, *rows, self._button, self._said])
+        data = {**view.choose(self._series), "kernel": True, "locked": [None] * len(self.choices)}
+        super().__init__(kind="choose", data=data)
 
     def lock(self, *choices: Any) -> None:
         """Lock in a letter or an option's words for each question; what is locked in cannot be changed afterwards.
@@ -157,24 +119,27 @@ class Choose(Box):
             self.choices[i] = choice
             if self._ours[i]:
                 progress.predict(part.name, choice, part.is_right(choice))
-            self._fields[i].value = choice
-            self._fields[i].disabled = True
-        locked = sum(choice is not None for choice in self.choices)
-        self._said.value = f"Locked in: <b>{locked} of {len(self.choices)}</b> answers"
-        self._button.disabled = locked == len(self.choices)
+        locked = [
+            None if choice is None else [option.text for option in part.options].index(choice)
+            for part, choice in zip(self._series.parts, self.choices, strict=True)
+        ]
+        self.data = {**self.data, "locked": locked}
 
     def reveal(self) -> Answers:
         """Hold what was locked in against the answers; where nothing was, they are folded away."""
-        return Answers(self._series, list(self.choices))
+        return Answers(self._series, list(self.choices), self._named("answers"))
 
-    def _press(self) -> None:
-        chosen = [
-            field.value if before is None else None for field, before in zip(self._fields, self.choices, strict=True)
-        ]
-        if not any(chosen):
-            self._said.value = "Nothing new is chosen. Choose an answer in one of the lists above first."
-        else:
-            self.attempt(lambda: self.lock(chosen), self._said)
+    def heard(self, said: dict[str, Any]) -> None:
+        """Lock in the option of this letter for each question, None where one stays open."""
+        parts = zip(self._series.parts, said["choices"], strict=True)
+        self.lock([None if choice is None else dict(part.lettered)[choice].text for part, choice in parts])
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        return self._named("choose")
+
+    def _named(self, kind: str) -> dict[str, Any] | None:
+        return {"kind": kind, "name": self._series.name} if self._known else None
 
     def __repr__(self) -> str:
         return repr(Questions(self._series, self.choices))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 from labkit.floor.words import alike, ranks, spans
 from labkit.plot import steps as plot
@@ -33,7 +35,6 @@ class Film:
         self.count = len(self.replay.steps)
         self.marks = dict(marks or {})
         self.slots = _aligned(self.replay)
-        self._drawn: dict[int, bytes] = {}
 
     # -- words ----------------------------------------------------------------------------------------------------
 
@@ -82,23 +83,28 @@ class Film:
 
     # -- pictures -------------------------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def pictures(self) -> list[plot.Picture]:
+        """The picture of each step, and of what the messages have left."""
+        return [self._draw(k) for k in range(self.count + 1)]
+
     def svg(self, step: int) -> bytes:
         """Draw one step; all steps' pictures have one size."""
-        if step not in self._drawn:
-            steps = [self._draw(k) for k in range(self.count + 1)]
-            room, left = max(map(plot.lanes, steps)), plot.margin(steps)
-            self._drawn[step] = svg.svg(plot.draw(steps[step : step + 1], 1, room, left))
-        return self._drawn[step]
+        return svg.svg(plot.draw(self.pictures[step : step + 1], 1, *self._size))
+
+    @functools.cached_property
+    def _size(self) -> tuple[int, float]:
+        return size(self.pictures)
 
     @functools.cached_property
     def still(self) -> bytes:
         """The picture of all steps; of many, of the first and the last ones."""
-        shown = list(range(self.count + 1))
+        shown = self.pictures
         tiles = self.record.n * sum(len(bounds) - 1 for _, _, bounds in self.slots)
         panels = max(3, min(PANELS, TILES // max(tiles, 1)))
         if len(shown) > panels:
             shown = shown[: panels - 2] + shown[-2:]
-        return svg.svg(plot.draw([self._draw(k) for k in shown], 2 if self.record.n <= 2 else 1))
+        return svg.svg(plot.draw(shown, 2 if self.record.n <= 2 else 1))
 
     def _draw(self, step: int) -> plot.Picture:
         n = self.record.n
@@ -139,6 +145,54 @@ class Film:
                 covered = [i for i, (a, b) in enumerate(pairwise(bounds)) if place[1] < b and a < place[1] + place[2]]
                 return (s, covered[0], len(covered)) if covered else None
         return None
+
+
+def size(pictures: Sequence[plot.Picture]) -> tuple[int, float]:
+    """Return the lanes and the margin with which each of these pictures has one size."""
+    return max(map(plot.lanes, pictures)), plot.margin(pictures)
+
+
+def scene(film: Film) -> str:
+    """Return a film as a notebook keeps it, for `frames`, in JSON; each tile and each row of them is told once."""
+    tiles: dict[tuple[Any, ...], int] = {}
+    rows: dict[tuple[int, ...], int] = {}
+
+    def row(shown: Sequence[Tile]) -> int:
+        each = (tiles.setdefault((t.text, t.label, t.shares, t.kind, t.badge), len(tiles)) for t in shown)
+        return rows.setdefault(tuple(each), len(rows))
+
+    steps = [
+        [
+            film.told(k),
+            [[row(shown) for shown in slot.tiles] for slot in picture.slots],
+            [[*a.src, *a.dst, a.text, a.odd] for a in picture.arrows],
+        ]
+        for k, picture in enumerate(film.pictures)
+    ]
+    names = [slot.name for slot in film.pictures[0].slots]
+    told = {"slots": names, "tiles": [*tiles], "rows": [*rows], "steps": steps}
+    return json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+
+
+def frames(kept: str) -> list[str]:
+    """Draw a film that a notebook has kept: an image for each step."""
+    scene = json.loads(kept)
+    tiles = [
+        Tile(text, label, tuple((r, times) for r, times in shares), kind=kind, badge=badge, width=plot.WIDTH)
+        for text, label, shares, kind, badge in scene["tiles"]
+    ]
+    rows = [[tiles[i] for i in row] for row in scene["rows"]]
+    last = len(scene["steps"]) - 1
+    pictures = [
+        plot.Picture(
+            title(k, last),
+            [plot.Slot(name, [rows[i] for i in held]) for name, held in zip(scene["slots"], slots, strict=True)],
+            [plot.Arrow(tuple(a[:4]), tuple(a[4:8]), *a[8:]) for a in arrows],
+        )
+        for k, (_, slots, arrows) in enumerate(scene["steps"])
+    ]
+    drawn = [svg.svg(plot.draw([picture], 1, *size(pictures))) for picture in pictures]
+    return [svg.img(picture, told) for picture, (told, *_) in zip(drawn, scene["steps"], strict=True)]
 
 
 def title(step: int, count: int) -> str:

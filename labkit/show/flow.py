@@ -36,7 +36,7 @@ class Flow(Picture):
     """
 
     def __init__(self, seen: Seen, means: str | Means | None = None, root: int = 0) -> None:
-        self._seen = seen
+        self.seen, self.means, self.root = seen, means, root
         self._fine = all(stop - start == 1 for _, start, stop in seen.sources)
         self.meant = str(getattr(means, "__name__", means) or "")  # the primitive
         self.why = seen.why
@@ -55,8 +55,8 @@ class Flow(Picture):
     @property
     def before(self) -> str:
         """The ranks' values before the cell, in a sentence."""
-        held = by_rank({r: listed(b, "holds") for r, b in enumerate(self._seen.before)})
-        return f"Before, {self._seen.x}: {held}."
+        held = by_rank({r: listed(b, "holds") for r, b in enumerate(self.seen.before)})
+        return f"Before, {self.seen.x}: {held}."
 
     @property
     def places(self) -> list[list[Place]]:
@@ -66,13 +66,13 @@ class Flow(Picture):
                 Place(r, i if a["size"] > 1 else None, Nothing.NONE if v is None else v, r not in self._undefined)
                 for i, v in enumerate(a["values"] or [None])
             ]
-            for r, a in enumerate(self._seen.after)
+            for r, a in enumerate(self.seen.after)
         ]
 
     @property
     def blank(self) -> Drawing:
         """The picture before the ranks' values in the end are known."""
-        seen = self._seen
+        seen = self.seen
         before = [self._tiles_before(r) for r in range(len(seen.before))]
         after = [
             grouped([Tile("?", kind="empty")] * max(1, a["size"]), a["groups"] if a["size"] else [1])
@@ -84,7 +84,7 @@ class Flow(Picture):
 
     def __repr__(self) -> str:
         drawing = self._drawing()
-        lines = [f"{self._seen.x} → {self._seen.y}"]
+        lines = [f"{self.seen.x} → {self.seen.y}"]
         for r in range(drawing.ranks):
             sides = [in_words(column[r]) for column in drawing.columns]
             wanted = f"   wanted: {sides[2]}" if len(sides) > 2 and self._wrong(r) else ""
@@ -101,7 +101,7 @@ class Flow(Picture):
 
     @property
     def alt(self) -> str:
-        seen = self._seen
+        seen = self.seen
         after = by_rank(
             {r: story(self._tiles_after(r), seen.parts[r], a, self._noun) for r, a in enumerate(seen.after)}
         )
@@ -111,7 +111,7 @@ class Flow(Picture):
     # -- the drawing ----------------------------------------------------------------------------------------------
 
     def _drawing(self) -> Drawing:
-        seen = self._seen
+        seen = self.seen
         n = len(seen.before)
         before = [self._tiles_before(r) for r in range(n)]
         after = [self._tiles_after(r) for r in range(n)]
@@ -131,14 +131,14 @@ class Flow(Picture):
         """Return the sources of each tile of rank r's result; of all together where tiles are joined to blocks."""
         if self._wanted is not None and self._wanted[r] is None:
             return []  # nothing defined arrives
-        each = [set(part.origin.counts) for *_, part in self._seen.parts[r]]
+        each = [set(part.origin.counts) for *_, part in self.seen.parts[r]]
         return each if len(each) == tiles else [set().union(*each)]
 
     def _tiles_before(self, r: int) -> list[list[Tile]]:
-        b = self._seen.before[r]
+        b = self.seen.before[r]
         if not b["size"]:
             return [[_nothing(b)]]
-        mine = [(start, stop) for rank, start, stop in self._seen.sources if rank == r]
+        mine = [(start, stop) for rank, start, stop in self.seen.sources if rank == r]
         tiles = [
             Tile(self._text(b, start, stop), f"{r}·{i}", ((r, 1),), width=1.0 if self._fine else BLOCK)
             for i, (start, stop) in enumerate(mine)
@@ -146,18 +146,18 @@ class Flow(Picture):
         return grouped(tiles, b["groups"]) if self._fine else [tiles]
 
     def _tiles_after(self, r: int) -> list[list[Tile]]:
-        a = self._seen.after[r]
+        a = self.seen.after[r]
         if not a["size"]:
             return [[_nothing(a)]]
         if self.why:
             shown = [Tile(short(v), kind="plain") for v in a["values"][:WIDE]]
             more = [Tile(f"+{a['size'] - WIDE}", kind="empty")] if a["size"] > WIDE else []
             return grouped(shown, a["groups"]) if not more else [shown + more]
-        tiles = [self._tile(r, start, stop, part) for start, stop, part in self._seen.parts[r]]
+        tiles = [self._tile(r, start, stop, part) for start, stop, part in self.seen.parts[r]]
         return grouped(tiles, a["groups"]) if all(t.width == 1 for t in tiles) else [tiles]
 
     def _tile(self, r: int, start: int, stop: int, part: Part) -> Tile:
-        a = self._seen.after[r]
+        a = self.seen.after[r]
         width = 1.0 if stop - start == 1 else BLOCK
         text = self._text(a, start, stop)
         if a["values"][start : start + 1] == [None]:
@@ -183,14 +183,14 @@ class Flow(Picture):
 
     def _expected(self, means: str | Means, root: int) -> list[list[mistakes.Span] | None] | None:
         """Return what the primitive that was meant leaves, in the same sources that were changed."""
-        if sum(b["size"] for b in self._seen.before) > COMPARED:
+        if sum(b["size"] for b in self.seen.before) > COMPARED:
             return None
         block = {}
-        for r, own in groupby(self._seen.sources, lambda s: s[0]):
+        for r, own in groupby(self.seen.sources, lambda s: s[0]):
             for j, (_, start, stop) in enumerate(own):
                 block.update({(r, i): (r, j) for i in range(start, stop)})
         out: list[list[mistakes.Span] | None] = []
-        for tokens in mistakes.expected(means, [b["groups"] for b in self._seen.before], root):
+        for tokens in mistakes.expected(means, [b["groups"] for b in self.seen.before], root):
             if tokens is None:
                 out.append(None)
                 continue
@@ -210,7 +210,7 @@ class Flow(Picture):
         return any(t.wrong for t in flat(self._tiles_after(r)))
 
     def _notes(self, legend: bool = True) -> list[str]:
-        seen, notes = self._seen, []
+        seen, notes = self.seen, []
         if legend and not self.why:
             more = "" if self._fine else "; a block has several elements"
             notes.append(f"1·0 stands for rank 1's {self._noun} 0 before the cell{more}.")

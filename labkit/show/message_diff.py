@@ -39,7 +39,7 @@ class Beside(Player):
         self._differ = told(found)
         self._next = next_
         self._fine = fine
-        super().__init__(max(film.count for film in self.films))
+        super().__init__(max(film.count for film in self.films), markdown.html(self.summary))
 
     @property
     def summary(self) -> str:
@@ -59,8 +59,7 @@ class Beside(Player):
 
     def _stacked(self, pictures: Sequence[str]) -> str:
         titled = zip(self._titles, pictures, strict=True)
-        both = "".join(f"<div><b>{escape(title)}</b></div><div>{picture}</div>" for title, picture in titled)
-        return f"{markdown.html(self.summary)}{both}"
+        return "".join(f"<div><b>{escape(title)}</b></div><div>{picture}</div>" for title, picture in titled)
 
     def __repr__(self) -> str:
         lines = [self.summary.replace("\n\n", "\n")]
@@ -72,4 +71,4 @@ class Beside(Player):
         return "\n".join([*lines, *notes])
 
     def _repr_html_(self) -> str:
-        return self._stacked([svg.img(film.still, repr(film)) for film in self.films])
+        return self.data["head"] + self._stacked([svg.img(film.still, repr(film)) for film in self.films])

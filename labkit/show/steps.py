@@ -5,69 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import ipywidgets
+import traitlets
 
 from labkit.floor.errors import LabError
 from labkit.plot import svg
-from labkit.show.box import Box
-from labkit.show.film import Film, title
+from labkit.show.film import Film, scene
+from labkit.show.view import View
 from labkit.theory.record import read
 
-# As `labkit.show.keys.DEAF` does, it keeps keys from the notebook; and arrows step.
-KEYS = """<style onload="
-    const box = this.closest('.labkit-steps');
-    box.role = 'group';
-    box.ariaLabel = 'Step through the messages';
-    for (const button of box.querySelectorAll('button')) button.ariaLabel = button.title;
-    box.onkeydown = event => {
-        event.stopPropagation();
-        const way = {ArrowLeft: '.labkit-back', ArrowRight: '.labkit-on'}[event.key];
-        if (way && !event.target.closest('.widget-slider')) box.querySelector(way).click();
-    }"></style>"""
+AT_ONCE = 60  # steps that are drawn for the page at once; a page that comes to others asks for as many more
 
 
-class Player(Box):
-    """A player of `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them."""
+class Player(View):
+    """A player of `count` steps and what they leave, with buttons, arrow keys or a slider; a subclass draws them.
 
-    def __init__(self, count: int) -> None:
+    `step` is the step that is shown, from 0; the last one shows what the messages have left.
+    """
+
+    step = traitlets.Int().tag(sync=True)
+
+    def __init__(self, count: int, head: str = "") -> None:
         self.count = count
-        self._picture = ipywidgets.HTML()
-        self._slider = ipywidgets.IntSlider(
-            value=0, min=0, max=count, description="step", readout=False, layout={"width": "16em"}
-        )
-        self._said = ipywidgets.Label()
-        play = ipywidgets.Play(min=0, max=count, interval=1200, tooltip="play")
-        ipywidgets.jslink((play, "value"), (self._slider, "value"))
-        back, on = (
-            ipywidgets.Button(description=d, tooltip=t, layout={"width": "3em"})
-            for d, t in (("◀", "one step back"), ("▶", "one step on"))
-        )
-        back.add_class("labkit-back")
-        on.add_class("labkit-on")
-        back.on_click(lambda _: self.go(self.step - 1))
-        on.on_click(lambda _: self.go(self.step + 1))
-        self._slider.observe(lambda _: self._show(), "value")
-        row = ipywidgets.HBox([play, back, on, self._slider, self._said, ipywidgets.HTML(KEYS)])
-        super().__init__([self._picture, row])
-        self.add_class("labkit-steps")
-        self._show()
-
-    @property
-    def step(self) -> int:
-        """The step that is shown, from 0; the last one shows what the messages have left."""
-        return int(self._slider.value)
+        super().__init__(kind="steps", data={"head": head, "frames": [], "kernel": True})
 
     def go(self, step: int) -> None:
         """Show a step, as the slider does."""
-        self._slider.value = min(max(step, 0), self.count)
+        self.step = min(max(step, 0), self.count)
 
     def frame(self, step: int) -> str:
         """Return a step as HTML."""
         raise NotImplementedError
 
-    def _show(self) -> None:
-        self._picture.value = self.frame(self.step)
-        self._said.value = title(self.step, self.count)
+    def heard(self, said: dict[str, Any]) -> None:
+        """Draw the step that the page has come to, and those after it."""
+        drawn = {k: self.frame(k) for k in range(said["step"], min(said["step"] + AT_ONCE, self.count + 1))}
+        frames = self.data["frames"] or [None] * (self.count + 1)
+        self.data = {**self.data, "frames": [drawn.get(k, frame) for k, frame in enumerate(frames)]}
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        if not self.data["frames"]:
+            self.heard({"step": 0})  # only what is looked at is drawn
+        return super()._repr_mimebundle_(**kwargs)
 
 
 class Steps(Player):
@@ -86,6 +64,10 @@ class Steps(Player):
             )
         self.film = Film(record)
         super().__init__(self.film.count)
+
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        return {"kind": "steps", "scene": scene(self.film)}
 
     def frame(self, step: int) -> str:
         """Return the step's picture, with its messages as its words."""

@@ -50,6 +50,7 @@ class View(anywidget.AnyWidget):
         raise NotImplementedError
 
     def _hear(self, change: dict[str, Any]) -> None:
+        self.replied = None  # so that the same reply once more is one
         try:
             self.heard(change["new"])
         except LabError as error:
@@ -77,6 +78,15 @@ def page(meta: dict[str, Any], question: Callable[[str], Prediction | Series]) -
         else:
             data = _predict(found) if kind == "predict" else _answer(found)
         return {"kind": kind, "data": data}
+    if kind == "steps":
+        from labkit.show.film import frames  # matplotlib
+
+        return {"kind": kind, "data": {"frames": frames(meta["scene"])}}
+    if kind == "tiles":
+        from labkit.show import compared
+
+        flow = compared.again(meta)
+        return {"kind": kind, "data": {**compared.tiles(flow), **compared.answers(flow)}}
     return None
 
 

@@ -23,7 +23,7 @@ def test_a_page_that_nobody_trusts_folds_the_answer_away_and_tiles_are_filled_in
     opened, lab_server, shoot
 ):
     cell = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
-    html = SealedFlow(Flow(SUMS))._repr_mimebundle_()["text/html"]
+    html = SealedFlow(Flow(SUMS))._repr_html_()
     cell.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
     nb: browse.Notebook = opened(lab_server.write("sealed.ipynb", [cell, START, X, SHIFT, "1 + 1"]))
     blanks, answer = nb.cells.first.locator("img").all()

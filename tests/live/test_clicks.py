@@ -17,7 +17,7 @@ pytestmark = pytest.mark.live
 CLICK = {"method": "custom", "content": {"event": "click"}}
 WATCHED = """
 import threading, ipywidgets
-from labkit import Atlas, Choose, Predict, WhatIf
+from labkit import Atlas, Predict, WhatIf
 from labkit.show.box import Box
 
 handled = []
@@ -73,8 +73,8 @@ def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, A
     ("made", "first", "says", "second", "answers"),
     [
         ("Atlas()", "box._text", update(value="no log"), "box._button", CLICK),
-        ("Predict('tokens_that_hide_it')", "box._field", update(value="no number"), "box._button", CLICK),
-        ("Choose('eight_situations')", "box._fields[0]", update(index=0), "box._button", CLICK),
+        ("Predict('tokens_that_hide_it')", "box", update(said={"choice": "no number", "nth": 1}), "box",
+         update(said={"choice": "none", "nth": 2})),
         ("WhatIf()", "box._n", update(index=3), "box._op", update(index=1)),
         ("Box([ipywidgets.HBox([ipywidgets.Text(), ipywidgets.Button()])])", "box.children[0].children[0]",
          update(value="deep"), "box.children[0].children[1]", CLICK),
@@ -93,10 +93,10 @@ def test_what_is_done_in_a_widget_is_handled_on_one_thread(notebook, subshell, m
 def test_what_was_chosen_is_there_when_the_button_is_pressed(notebook, subshell, held_back):
     """Also what the page still held back when the button was pressed; it comes before the page answers the kernel."""
     code = """
-box = Predict("tokens_that_hide_it")
-field, seen = box._field, []
-box._button.on_click(lambda _: seen.append(field.value))
-(field.model_id, box._button.model_id, box._sent.model_id, box._back.model_id)
+field, button, seen = ipywidgets.Text(), ipywidgets.Button(), []
+box = Box([field, button])
+button.on_click(lambda _: seen.append(field.value))
+(field.model_id, button.model_id, box._sent.model_id, box._back.model_id)
 """
     field, button, sent, back = ast.literal_eval(notebook.value(code))
     typed = [f"attempt {i}" for i in range(20)]
