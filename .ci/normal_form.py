@@ -16,6 +16,7 @@ import nbformat
 from cells import DIFFERS, EXTRA, HERE, Code, code_cells
 from nbval.plugin import get_sanitize_patterns
 
+OURS = "labkit"  # the key of an output's metadata under which `labkit.show.view` finds what moves without a kernel
 LARGEST = 400_000  # bytes; beyond it a browser and a diff both suffer
 VIEW = "application/vnd.jupyter.widget-view+json"
 NOTE = "  · "  # how `labkit.floor.errors.CellError` begins each of its notes
@@ -53,7 +54,7 @@ def notes(output: Any) -> str:
 
 
 def normal_output(output: Any, number: int) -> nbformat.NotebookNode:
-    """One output without metadata, widget view, colours and stack, numbered as its cell is."""
+    """One output without other metadata than ours, widget view, colours and stack, numbered as its cell is."""
     output = nbformat.from_dict(strip_ansi(output))
     if output.output_type == "error":
         # Not []: outside JupyterLab a notebook's reader sees the traceback or nothing.
@@ -62,7 +63,7 @@ def normal_output(output: Any, number: int) -> nbformat.NotebookNode:
         output.execution_count = number
     if "data" in output:
         output.data.pop(VIEW, None)
-        output.metadata = {}
+        output.metadata = {key: value for key, value in output.get("metadata", {}).items() if key == OURS}
     return output
 
 
@@ -131,12 +132,20 @@ def same_outputs(cell: Any, committed: Any) -> bool:
 
 
 def keep_committed(nb: nbformat.NotebookNode, committed: nbformat.NotebookNode) -> None:
-    """Put the committed outputs back where the new ones say the same: no diff without a difference."""
+    """Put the committed outputs back where the new ones say the same: no diff without a difference.
+
+    What moves without a kernel goes with them: that of a measurement stays, that of other cells is the new one.
+    """
     old = {cell.get("id"): cell for cell in committed.cells if cell.cell_type == "code"}
     for cell in nb.cells:
         before = old.get(cell.get("id"))
         if cell.cell_type == "code" and before is not None and same_outputs(cell, before):
+            told = [output.get("metadata", {}) for output in normal_outputs(cell.outputs, 0)]
             cell.outputs = before.outputs
+            stays = "nbval-ignore-output" in cell.metadata.get("tags", ())
+            for output, metadata in zip(cell.outputs, told, strict=False):
+                if "data" in output and not (stays and output.metadata):
+                    output.metadata = metadata
 
 
 def must_show(cell: Code) -> bool:
@@ -165,7 +174,7 @@ def cell_faults(cell: Code, raw: Any) -> Iterator[str]:
         yield "has no output, though it shows something when it runs"
     if any(VIEW in output.get("data", {}) for output in outputs):
         yield "holds a widget's view, which is dead without its kernel"
-    if any(output.get("metadata") for output in outputs):
+    if any(set(output.get("metadata", ())) - {OURS} for output in outputs):
         yield "has output metadata"
     if strip_ansi(outputs) != outputs:
         yield "has ANSI colour codes in its output"

@@ -37,6 +37,7 @@ def test_it_runs_normalises_and_writes_the_same_bytes_the_second_time(tmp_path: 
         "time.perf_counter()",
         "1 / 0",
         "os.path.basename(os.getcwd()), os.environ['LABKIT_QUIET']",
+        "display({'text/plain': 'x'}, raw=True, metadata={'labkit': {'kind': 'k'}, 'isolated': True})",
         tags={2: "nbval-ignore-output", 3: "raises-exception"},
     )
     first = tool(path, cwd=ROOT)
@@ -44,12 +45,13 @@ def test_it_runs_normalises_and_writes_the_same_bytes_the_second_time(tmp_path: 
     assert "written" in first.stdout
     text = path.read_text()
     cells = nbformat.reads(text, as_version=4).cells
-    assert [cell.execution_count for cell in cells] == [1, 2, 3, 4, 5]
-    assert [cell.id for cell in cells] == [f"cell-{i}" for i in range(5)]
+    assert [cell.execution_count for cell in cells] == [1, 2, 3, 4, 5, 6]
+    assert [cell.id for cell in cells] == [f"cell-{i}" for i in range(6)]
     assert cells[2].metadata == {"tags": ["nbval-ignore-output"]}
     assert set(cells[1].outputs[0].data) == {"text/plain"}
     assert cells[3].outputs[0].traceback == ["ZeroDivisionError: division by zero"]
     assert cells[4].outputs[0].data["text/plain"] == f"('{tmp_path.name}', '1')"
+    assert cells[5].outputs[0].metadata == {"labkit": {"kind": "k"}}
     assert "\x1b" not in text
     assert "\\u001b" not in text
 
@@ -109,6 +111,21 @@ def test_what_git_has_stays_until_an_output_says_something_else(tmp_path: Path):
     new = [cell.outputs for cell in nbformat.read(path, as_version=4).cells]
     assert new[0] == old[0]
     assert new[1] != old[1]
+
+
+@pytest.mark.parametrize(("tag", "kept"), [("", "new"), ("nbval-ignore-output", "old")])
+def test_what_moves_without_a_kernel_is_renewed_and_that_of_a_measurement_stays(tag: str, kept: str):
+    def shown(kind: str) -> nbformat.NotebookNode:
+        output = nbformat.v4.new_output("display_data", {"text/plain": "5 s"}, metadata={"labkit": {"kind": kind}})
+        return new_notebook(cells=[new_code_cell("x", id="a", outputs=[output], metadata={"tags": [tag] * bool(tag)})])
+
+    nb = shown("new")
+    normal_form.keep_committed(nb, shown("old"))
+    assert nb.cells[0].outputs[0].metadata == {"labkit": {"kind": kept}}
+    bare = shown("old")
+    bare.cells[0].outputs[0].metadata = {}
+    normal_form.keep_committed(nb := shown("new"), bare)
+    assert nb.cells[0].outputs[0].metadata == {"labkit": {"kind": "new"}}
 
 
 @pytest.mark.parametrize(
