@@ -21,6 +21,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -43,7 +44,7 @@ PRELOAD = (
     "IPython.core.completerlib",
     "IPython.core.oinspect",
     "IPython.extensions.storemagic",
-    "stack_data",
+    "stack_data",  # from IPython 8 on
     "tornado.platform.asyncio",
     "encodings.idna",
     "labkit.rank.agent",
@@ -139,7 +140,8 @@ class ForkServer:
         """Import what engines need; freeze it, so that the garbage collector of a child copies none of it."""
         sys.modules.setdefault("debugpy", None)  # type: ignore[arg-type]  # ipykernel then goes without a debugger
         for name in (*PRELOAD, *os.environ.get("LABKIT_PRELOAD", "").split()):
-            importlib.import_module(name)
+            if name != "stack_data" or find_spec(name):
+                importlib.import_module(name)
         gc.freeze()
         return {"torch": sys.modules["torch"].__version__}
 
