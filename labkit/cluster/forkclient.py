@@ -21,6 +21,7 @@ from labkit.floor.errors import LabError
 # NCCL's RAS would answer every user of the host at one port for all.
 # torch's watchdog and monitor would end a rank that waits, or write files: the lab itself frees it, and it lives on.
 # From 2.15 on torch has two backends for NCCL. The lab frees ranks by what the older one tells of its calls.
+# Up to 2.10 torch records no calls unless it is told how many; 2.11 records so many.
 # torch would warn of single sends and receives, which a lesson makes on purpose.
 # A warning that is an error would end an engine while it starts: ipykernel and ipyparallel warn about each other.
 # Python would leave out assertions: those of a learner's cells, and those by which functions are checked.
@@ -37,6 +38,7 @@ ENVIRONMENT = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_FR_BUFFER_SIZE": "2000",
     "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "PYTHONWARNINGS": "",

@@ -26,8 +26,10 @@ LAST = 2000  # characters of the rest that follow when the cell ends
 KEPT = 64 << 20  # characters that a file holds at most
 # A line that torch's C++ writes by itself: "[rank0]:[W1127 11:54:12.123456789 ProcessGroupNCCL.cpp:1538] Warning: …".
 LOGGED = re.compile(r"(\[rank\d+\]:)?\[[WE]\d{3,4} \d\d:\d\d:\d\d\.\d+ [\w.]+:\d+\] ")
-# What may become one: it has been cut off before its time.
-BEGUN = re.compile(r"\[(ra?n?k?\d*\]?:?\[?)?[WE]?\d{0,4}( [\d:.]*( [\w.:]*\]?)?)?")
+# What Gloo writes of every group that it makes, up to torch 2.10.
+CONNECTED = re.compile(r"\[Gloo\] Rank \d+ is connected to \d+ peer ranks\. ")
+# What may become one of these: it has been cut off before its time.
+BEGUN = re.compile(r"\[(ra?n?k?\d*\]?:?\[?)?[WE]?\d{0,4}( [\d:.]*( [\w.:]*\]?)?)?|\[Gl?o?o?\]?( [\w.: ]*)?")
 # What is told in the place of a line that contains this; nothing where a learner can do nothing about it.
 PLAIN = {
     "destroy_process_group() was not called before program exit": "",  # the lab has ended the group, or the rank
@@ -211,9 +213,9 @@ class Output:
 
 
 def plain(line: str) -> str:
-    """Return a line, or what `PLAIN` tells in its place where it is one of torch's log."""
+    """Return a line; where torch's C++ wrote it, what `PLAIN` tells in its place, and nothing for `CONNECTED`."""
     if not LOGGED.match(line):
-        return line
+        return "" if CONNECTED.match(line) else line
     return next((told for said, told in PLAIN.items() if said in line), line)
 
 

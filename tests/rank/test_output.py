@@ -106,6 +106,7 @@ def test_a_process_that_a_cell_forks_is_cut_as_well(out, tmp_path):
     assert said == "x\n" * (SHOWN // 2) + "\n… what this process of the rank prints from here on is left out\n"
 
 
+CONNECTED = "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1\n"
 HEAD = "[rank0]:[W928 21:09:42.729597486 ProcessGroupNCCL.cpp:1538] Warning: "
 ENDED = (
     "WARNING: destroy_process_group() was not called before program exit, which can leak resources. For more info, "
@@ -132,7 +133,8 @@ OTHER = "something that nobody here knows (function operator())\n"
 @pytest.mark.parametrize("size", [1, 7, 1000, 10**6], ids="{} at a time".format)
 def test_of_what_torchs_cpp_writes_a_learner_is_told_what_to_do_and_no_more(out, size):
     out._stream.watch_fd_thread = threading.current_thread()
-    written = "before\n" + "".join(HEAD + said for said in (ENDED, EAGER, STRIDED, GUESSED, OTHER)) + "[3/4] after"
+    logged = "".join(HEAD + said for said in (ENDED, EAGER, STRIDED, GUESSED, OTHER))
+    written = f"before\n{CONNECTED}{logged}[3/4] after"
     for start in range(0, len(written), size):
         out.write(written[start : start + size])
     assert out.sent() == (
