@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.rank import torch_internals
 from labkit.rank.contiguity import in_order
 from labkit.rank.frames import leading_here
 from labkit.theory.fingerprint import SHOWN, Call, Statement, statement
@@ -70,7 +71,8 @@ def _memory(kind: str, x: torch.Tensor, **more: Any) -> Call:
 
 
 def _reduction(op: Any) -> str:
-    return _named(op.op())
+    number = torch_internals.reduction(op)
+    return "" if number is None else _named(number)
 
 
 @functools.lru_cache(maxsize=32)

@@ -353,5 +353,5 @@ def _opened(noted: set[Socket], handles: contextlib.ExitStack) -> list[socket.so
 
 
 torch_internals.set_group_maker(_noting_sockets(torch_internals.group_maker()))
-dist.ProcessGroup.split_group = _noting_sockets(dist.ProcessGroup.split_group, splits=True)  # type: ignore[method-assign]
+torch_internals.wrap_group_splitter(functools.partial(_noting_sockets, splits=True))
 guard.install()

@@ -63,7 +63,8 @@ def install() -> None:
     if not hasattr(make_group, "guarded"):
         torch_internals.set_group_maker(_guarding(make_group))
         torch_internals.wrap_model_verifier(functools.partial(models.comparing, compare=_compare_models))
-        dist.ProcessGroup.split_group = _guarding_splits(dist.ProcessGroup.split_group)  # type: ignore[method-assign]
+        torch_internals.wrap_group_splitter(_guarding_splits)
+        torch_internals.note_reductions()
 
 
 @contextlib.contextmanager
@@ -126,7 +127,7 @@ def _guarding(make_group: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _guarding_splits(split_group: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the method that splits a group off another one, as is done for meshes on GPUs."""
+    """Wrap `ProcessGroup.split_group` to guard every group that it makes."""
 
     @functools.wraps(split_group)
     def split(parent: Any, ranks: Any, *args: Any, **kwargs: Any) -> Any:

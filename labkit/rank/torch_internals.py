@@ -1,6 +1,6 @@
 """Torch's private names, each once, under a name that says what it means: the rest of labkit uses no other.
 
-Written for torch 2.11 to 2.15. What has no public way says nothing of one; where there seems to be one, it is said why
+Written for torch 2.8 to 2.15. What has no public way says nothing of one; where there seems to be one, it is said why
 it does not do. Where a newer torch has a name no more, or means something else by it,
 tests/rank/test_torch_internals.py tells which, and who uses it. Functions look names up when they are called: some are
 replaced while the lab runs.
@@ -8,7 +8,9 @@ replaced while the lab runs.
 
 from __future__ import annotations
 
+import functools
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -90,6 +92,12 @@ def set_group_maker(make_group: Callable[..., Any]) -> None:
     distributed_c10d._new_process_group_helper = make_group
 
 
+def wrap_group_splitter(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Wrap the method that splits a group off another one, as is done for meshes on GPUs; torch 2.8 has none."""
+    if hasattr(dist.ProcessGroup, "split_group"):
+        dist.ProcessGroup.split_group = wrap(dist.ProcessGroup.split_group)  # type: ignore[method-assign]
+
+
 def wrap_model_verifier(wrap: Callable[[Callable[..., None]], Callable[..., None]]) -> None:
     """Wrap what DistributedDataParallel's `__init__` has a model compared by, before it sends any of it."""
     ddp._verify_param_shape_across_processes = wrap(ddp._verify_param_shape_across_processes)
@@ -147,6 +155,43 @@ def argument_names(operation: Any) -> list[str]:
     return [argument.name for argument in operation._schema.arguments]
 
 
+REDUCING = (  # the methods of a group that reduce
+    "allreduce", "allreduce_coalesced", "reduce",
+    "reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced",
+)  # fmt: skip
+_asked = threading.local()  # the number of the reduction that Python asks for, while a method of a group runs
+
+
+def reduction(op: Any) -> int | None:
+    """Return the number of the reduction that an operation was given; None where torch 2.8 keeps it to C++."""
+    return op.op() if op._has_method("op") else getattr(_asked, "number", None)
+
+
+def _number(op: Any) -> int:
+    return int(getattr(op, "op", op))  # a ReduceOp, or one of its kinds
+
+
+def note_reductions() -> None:
+    """Let `reduction` know what Python asks for where operations do not tell, as up to torch 2.9."""
+
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def noted(*given: Any, **named: Any) -> Any:
+            asked = [getattr(each, "reduceOp", each) for each in (*given, *named.values())]
+            ops = [op for op in asked if isinstance(op, (dist.ReduceOp, dist.ReduceOp.RedOpType))]
+            _asked.number = _number(ops[0] if ops else dist.ReduceOp.SUM)
+            try:
+                return method(*given, **named)
+            finally:
+                _asked.number = None
+
+        return noted
+
+    if torch.torch_version.TorchVersion(torch.__version__) < "2.10":
+        for name in REDUCING:
+            setattr(dist.ProcessGroup, name, noting(getattr(dist.ProcessGroup, name)))
+
+
 def take_out(library: torch.library.Library) -> None:
     """Take a library's implementations out of the dispatcher now, not when the garbage collector comes to it."""
     library._destroy()
@@ -175,6 +220,7 @@ def leave_modes(left: tuple[int, int]) -> None:
     for _ in range(modes()[0] - left[0]):
         overrides._pop_mode()
     for _ in range(modes()[1] - left[1]):
+        _held = _python_dispatch._get_current_dispatch_mode()  # up to 2.10 it would be freed while it is taken off
         _python_dispatch._pop_mode()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from packaging.version import Version
 from torch.autograd import graph
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -19,6 +21,7 @@ from torch.nn.modules import module
 from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import BaseTorchFunctionMode
 
+from labkit.cluster.forkclient import ENVIRONMENT
 from labkit.rank import torch_internals as internals
 from tests.internals import names, relies_on, tested, users
 
@@ -103,6 +106,16 @@ def test_one_function_makes_every_group_and_can_be_replaced(world):
     assert said == ["made"]
 
 
+@relies_on(internals, "wrap_group_splitter")
+def test_the_method_that_splits_groups_can_be_wrapped_where_there_is_one(monkeypatch):
+    monkeypatch.setattr(dist.ProcessGroup, "split_group", lambda *_: "split", raising=False)
+    internals.wrap_group_splitter(lambda split: lambda *given: f"{split(*given)} in sight")
+    assert dist.ProcessGroup.split_group(None, [0]) == "split in sight"
+    monkeypatch.delattr(dist.ProcessGroup, "split_group")
+    internals.wrap_group_splitter(lambda split: split)
+    assert not hasattr(dist.ProcessGroup, "split_group")
+
+
 @relies_on(internals, "wrap_model_verifier")
 def test_ddp_has_each_model_verified_in_its_constructor(world):
     before, seen = internals.ddp._verify_param_shape_across_processes, []
@@ -178,6 +191,37 @@ def test_a_receive_from_any_rank_is_known_and_tells_whose_message_it_took(two):
 # -- operations ---------------------------------------------------------------------------------------------------
 
 
+@relies_on(internals, "reduction", "note_reductions", "REDUCING", "_asked", "_number")
+@pytest.mark.parametrize("version", [torch.__version__, "2.8.0"], ids=["told by the operation", "noted of Python"])
+def test_the_reduction_of_an_operation_is_known_by_its_number(world, monkeypatch, version):
+    told = []
+
+    class Untold:
+        def _has_method(self, name):
+            return False
+
+    class Mode(internals.OperationMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            given = dict(zip(internals.argument_names(operation), args, strict=False))
+            if "reduce_op" in given:
+                told.append(internals.reduction(Untold() if version == "2.8.0" else given["reduce_op"]))
+            return operation(*args, **(kwargs or {}))
+
+    monkeypatch.setattr(torch, "__version__", version)
+    for name in internals.REDUCING:  # so that they are put back
+        monkeypatch.setattr(dist.ProcessGroup, name, vars(dist.ProcessGroup)[name])
+    internals.note_reductions()
+    x, y = torch.ones(2), torch.empty(2)
+    with Mode():
+        dist.all_reduce(x, op=dist.ReduceOp.MAX)
+        dist.reduce(x, 0, op=dist.ReduceOp.MIN)
+        dist.reduce_scatter(y, [x], op=dist.ReduceOp.PRODUCT)
+        dist.all_reduce(x)
+        world.allreduce([x], dist.ReduceOp.MAX).wait()
+    assert told == [int(getattr(dist.ReduceOp, name)) for name in ("MAX", "MIN", "PRODUCT", "SUM", "MAX")]
+    assert internals.reduction(Untold()) is None
+
+
 @relies_on(internals, "BACKEND_SELECT", "take_out", "argument_names")
 def test_what_stands_under_the_first_key_sees_every_call_until_it_is_taken_out(world):
     operation, seen = torch.ops.c10d.allreduce_.default, []
@@ -224,7 +268,9 @@ def test_a_mode_is_told_of_every_operation():
     with Mode():
         _ = x + 1
     assert seen == ["aten.add.Tensor"]
-    assert "_should_skip_dynamo" in vars(internals._python_dispatch.TorchDispatchMode), "what is overridden is asked"
+    if Version(torch.__version__) >= Version("2.11"):
+        asked = vars(internals._python_dispatch.TorchDispatchMode)
+        assert "_should_skip_dynamo" in asked, "what is overridden is asked"
 
 
 # -- what can be set for the whole process ------------------------------------------------------------------------
@@ -353,6 +399,12 @@ def test_what_fully_shard_holds_is_found(world):
 
 
 # -- the flight recorder ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session", autouse=True)
+def as_on_ranks():
+    """Have calls recorded, which torch decides at the first call of a process."""
+    os.environ["TORCH_FR_BUFFER_SIZE"] = ENVIRONMENT["TORCH_FR_BUFFER_SIZE"]
 
 
 @relies_on(internals, "flight_recorder", "READERS")
