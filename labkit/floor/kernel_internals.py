@@ -18,12 +18,12 @@ LOOP_ENDS = 1.0  # seconds in which the thread of a cluster's event loop ends wh
 
 def is_outstream(stream: Any) -> bool:
     """Tell whether a stream is ipykernel's, which sends what is printed to the notebook."""
-    return hasattr(stream, "_buffers")
+    return hasattr(stream, "pub_thread")
 
 
 def has_unsent(stream: Any) -> bool:
     """Tell whether an outstream holds text: to flush is public, and wakes a thread where there is none."""
-    return bool(stream._buffers)
+    return bool(stream._buffers if hasattr(stream, "_buffers") else stream._buffer.getvalue())  # ipykernel 6.17 has one
 
 
 def pipe(stream: Any) -> int | None:
@@ -36,7 +36,8 @@ def way_in(stream: Any) -> int | None:
 
     A cell may have led the descriptor elsewhere.
     """
-    out, into = pipe(stream), getattr(stream, "_original_stdstream_fd", None)
+    by_name = {"stdout": 1, "stderr": 2}.get(getattr(stream, "name", ""))  # ipykernel 6.17 notes none
+    out, into = pipe(stream), getattr(stream, "_original_stdstream_fd", by_name)
     if out is None or into is None or not stream.watch_fd_thread.is_alive():
         return None
     try:

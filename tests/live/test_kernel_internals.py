@@ -14,7 +14,7 @@ from importlib.metadata import version
 import ipyparallel
 import ipywidgets
 import pytest
-from ipykernel.comm.comm import BaseComm
+from ipykernel.comm import Comm
 from ipyparallel.controller.hub import Hub
 from packaging.version import Version
 
@@ -98,7 +98,7 @@ def test_a_kernel_says_whether_a_cell_may_await_something(lab):
 
 @relies_on(internals, "answer_where_asked")
 def test_a_widgets_message_goes_to_the_thread_that_it_was_sent_to():
-    comm = BaseComm.__new__(BaseComm)
+    comm = Comm.__new__(Comm)
     assert hasattr(comm, "_reply_subshell_for") == (Version("7.4") <= IPYKERNEL)
     internals.answer_where_asked(comm)
     if Version("7.4") <= IPYKERNEL:
