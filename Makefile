@@ -20,6 +20,8 @@ RUNS ?= 20
 SEED ?=
 FAULTS ?= 200
 ONLY ?=
+# Whose packages `make test-hosted` takes: those of .ci/hosted/$(HOST).txt.
+HOST ?= colab
 # What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
 DEVICE ?= gpu
 TABLE ?=
@@ -41,7 +43,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-gpu test-oldest test-newest \
-  other soak again notebooks bench clean
+  test-hosted other hosted soak again notebooks bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -95,6 +97,14 @@ test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=py
 	rm -f .venv-newest/.lab .venv-newest/.test
 	$(MAKE) VENV=.venv-newest PINS= other
 
+test-hosted: ## run lessons 00 to 05 and 09 on a hosted notebook's packages (HOST=colab, kaggle, sagemaker; PYTHON=python3.12)
+	$(MAKE) VENV=.venv-$(HOST) PINS=.ci/hosted/$(HOST).txt hosted
+
+# Of the tests' packages only those that suit an old Jupyter; and of the tests the lessons, and whose names labkit uses.
+hosted: $(VENV)/.hosted $(VENV)/nbval.cfg
+	$(PYTEST) $(NBVAL) --nbval-sanitize-with=$(VENV)/nbval.cfg -m "not pinned" \
+	  $(or $(NOTEBOOK),notebooks/0[0-5]-*.ipynb notebooks/09-*.ipynb tests/rank/test_torch_internals.py tests/live/test_kernel_internals.py)
+
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
 other: $(VENV)/nbval.cfg test-all
@@ -112,7 +122,7 @@ bench: $(VENV)/.test ## measure against torchrun, plain ipyparallel and MPI (BEN
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
 clean: ## remove what make made, but not your notebooks: .venv, builds and caches
-	rm -rf $(VENV) .venv-oldest .venv-newest build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .venv-newest .venv-colab .venv-kaggle .venv-sagemaker build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./my-notebooks -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -prune -exec rm -rf {} +
 
 # The stamps say what .venv holds: a second run installs nothing until one of these files changes.
@@ -123,6 +133,10 @@ $(VENV)/.lab: $(VENV)/.made pyproject.toml $(PINS)
 $(VENV)/.test: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e '.[lab,test,mpi]'
 	@touch $(VENV)/.lab $@
+
+$(VENV)/.hosted: $(VENV)/.made pyproject.toml $(PINS)
+	$(INSTALL) -e . hypothesis nbval packaging pytest pytest-xdist pyyaml
+	@touch $@
 
 $(VENV)/pins.txt: .ci/oldest.txt constraints.txt | $(VENV)/.made
 	awk -F == '!seen[tolower($$1)]++' $^ > $@
