@@ -1,0 +1,35 @@
+"""Copies of lessons for hosted notebooks: the cell that installs stands first, and the rest is the lesson."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import hosted_copies
+import nbformat
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_a_copy_is_the_lesson_without_outputs_behind_the_cell_that_installs(tmp_path):
+    hosted_copies.main(str(tmp_path), "https://example.org/workbook")
+    copies = sorted(tmp_path.iterdir())
+    assert [copy.name[:2] for copy in copies] == list(hosted_copies.LESSONS)
+    for copy in copies:
+        nb = nbformat.read(copy, as_version=4)
+        nbformat.validate(nb)
+        lesson = nbformat.read(ROOT / "notebooks" / copy.name, as_version=4)
+        assert '"git+https://example.org/workbook"' in nb.cells[0].source
+        assert [cell.source for cell in nb.cells[1:]] == [cell.source for cell in lesson.cells]
+        assert not any(cell.get("outputs") for cell in nb.cells)
+
+
+def test_the_lessons_are_those_that_make_runs_on_hosted_packages():
+    (pattern,) = re.findall(r"\$\(or \$\(NOTEBOOK\),(notebooks/\S+) (?=notebooks/09)", (ROOT / "Makefile").read_text())
+    names = [path.name[:2] for path in sorted(ROOT.glob(pattern))]
+    assert (*names, "09") == hosted_copies.LESSONS
+
+
+def test_the_page_about_hosts_shows_this_cell():
+    page = (ROOT / "book/hosted.md").read_text()
+    assert f"```python\n{hosted_copies.first_cell('URL')}\n```\n" in page
