@@ -14,11 +14,15 @@ from labkit.faces.my_notebooks import without_outputs
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = ("00", "01", "02", "03", "04", "05", "09")  # what `make test-hosted` runs
 # What is installed constrains pip: it adds what is missing, or ends with an error, and never replaces torch or Jupyter.
+# The clone stays, as `lab.progress()` reads the lessons; Python finds it by itself from its next start on.
 # Colab shows widgets that are not its own only when asked to.
 FIRST_CELL = """\
 # Run this cell once: it installs the workbook, and what else is missing, and replaces nothing that is here.
+!git clone -q --depth 1 "URL" workbook
 !pip list --format=freeze > /tmp/here.txt
-%pip install -q -c /tmp/here.txt "git+URL"
+%pip install -q -c /tmp/here.txt -e ./workbook
+import os, sys
+sys.path[:0] = [os.path.abspath(folder) for folder in ("workbook", "workbook/notebooks")]
 try:
     from google.colab import output
     output.enable_custom_widget_manager()

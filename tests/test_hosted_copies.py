@@ -19,7 +19,7 @@ def test_a_copy_is_the_lesson_without_outputs_behind_the_cell_that_installs(tmp_
         nb = nbformat.read(copy, as_version=4)
         nbformat.validate(nb)
         lesson = nbformat.read(ROOT / "notebooks" / copy.name, as_version=4)
-        assert '"git+https://example.org/workbook"' in nb.cells[0].source
+        assert 'git clone -q --depth 1 "https://example.org/workbook"' in nb.cells[0].source
         assert [cell.source for cell in nb.cells[1:]] == [cell.source for cell in lesson.cells]
         assert not any(cell.get("outputs") for cell in nb.cells)
 
