@@ -51,10 +51,14 @@ class Box(ipywidgets.VBox):
     def _repr_html_(self) -> str | None:
         return None
 
+    # ipywidgets 7 would display it by itself, without what a page without a kernel shows.
+    _ipython_display_ = None
+
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
+        live = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         html = self._repr_html_()
         static = {"text/plain": repr(self), **({} if html is None else {"text/html": html})}
-        return {**super()._repr_mimebundle_(**kwargs), **static}
+        return {"application/vnd.jupyter.widget-view+json": live, **static}
 
     @staticmethod
     def attempt(action: Callable[[], object], said: ipywidgets.HTML) -> None:

@@ -34,6 +34,7 @@ class View(anywidget.AnyWidget):
     data = traitlets.Dict().tag(sync=True)
     said = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
     replied = traitlets.Unicode(allow_none=True, default_value=None).tag(sync=True)
+    _ipython_display_ = None  # ipywidgets 7 would display it by itself, without what a page without a kernel shows
 
     def __init__(self, **state: Any) -> None:
         super().__init__(**state)
