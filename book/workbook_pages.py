@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.parsers import Parser
 
+from labkit import content
+from labkit.show.view import page
+
+HERE = Path(__file__).resolve().parent
+VIEW = HERE.parent / "labkit" / "show" / "view.mjs"
 LEXER = "workbook-cell"
 FOLDED = ("Optional: ", "Exercises")  # JupyterLab opens these sections folded, too
 
@@ -61,18 +67,41 @@ def slug(heading: str) -> str:
     return heading.replace(" ", "-")
 
 
-def read(app: Sphinx, docname: str, content: list[str]) -> None:
+def read(app: Sphinx, docname: str, source: list[str]) -> None:
     """Change a page's source before it is parsed: a notebook, or the page of all calls."""
     if docname == "calls":
-        content[0] += calls.markdown()
+        source[0] += calls.markdown()
     elif app.env.doc2path(docname).suffix == ".ipynb":
-        content[0] = json.dumps(notebook(json.loads(content[0])))
+        source[0] = json.dumps(notebook(json.loads(source[0])))
 
 
 def notebook(nb: dict[str, Any]) -> dict[str, Any]:
-    """Return the notebook with its cells' lexer named."""
+    """Return the notebook with its cells' lexer named, and each output that can move without a kernel made a view."""
     nb["metadata"]["language_info"]["pygments_lexer"] = LEXER
+    for cell in nb["cells"]:
+        for output in cell.get("outputs", ()):
+            meta = output.get("metadata", {}).get("labkit")
+            if meta and (state := page(meta, content.question)):
+                output["data"]["text/html"] = moving(state, "".join(output["data"]["text/html"]))
     return nb
+
+
+def moving(state: dict[str, Any], static: str) -> str:
+    """Return the HTML of a view: its state for loader.js, and what is shown without scripts."""
+    data = json.dumps(state, ensure_ascii=False).replace("<", "\\u003c")
+    return f'<div class="labkit-view"><script type="application/json">{data}</script>{static}</div>'
+
+
+def write_scripts(app: Sphinx) -> None:
+    """Write the views' module and loader.js as one plain script: pages opened from a disk may load no module."""
+    exports = re.compile(r"^export (default )?", re.MULTILINE)
+    module = exports.sub(lambda found: "return " if found[1] else "", VIEW.read_text(encoding="utf-8"))
+    loader = (HERE / "loader.js").read_text(encoding="utf-8")
+    folder = Path(app.outdir, "_static")
+    folder.mkdir(parents=True, exist_ok=True)
+    script = f"(() => {{\n'use strict';\nconst view = (() => {{\n{module}}})();\n{loader}}})();\n"
+    (folder / "views.js").write_text(script, encoding="utf-8")
+    (folder / "view.css").write_text(VIEW.with_suffix(".css").read_text(encoding="utf-8"), encoding="utf-8")
 
 
 def fold(app: Sphinx, doctree: nodes.document) -> None:
@@ -91,6 +120,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer(LEXER, CellLexer)
     app.add_source_suffix(".py", "program")
     app.add_source_parser(ProgramParser)
+    app.add_css_file("view.css")
+    app.add_js_file("views.js", loading_method="defer")
+    app.connect("builder-inited", write_scripts)
     app.connect("source-read", read)
     app.connect("doctree-read", fold)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
