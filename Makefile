@@ -43,7 +43,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-gpu test-oldest test-newest \
-  test-hosted other hosted soak again notebooks bench clean
+  test-hosted other hosted soak again notebooks book bench clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -118,6 +118,11 @@ again: $(VENV)/.test ## run the live tests RUNS times, every second time on busy
 notebooks: $(VENV)/.test ## run the notebooks and write their outputs in normal form (NOTEBOOKS=path, FRESH=1)
 	$(BIN)/python .ci/notebooks.py $(if $(FRESH),--fresh) $(NOTEBOOKS)
 
+book: $(VENV)/.book ## make the executed notebooks a site in build/book, to open in a browser
+	$(BIN)/python book build/book --quiet
+	@echo "The book is in build/book: open build/book/index.html, or serve it, so that search shows what it found:"
+	@echo "  $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/book"
+
 bench: $(VENV)/.test ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
@@ -130,9 +135,13 @@ $(VENV)/.lab: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e '.[lab]'
 	@touch $@
 
+$(VENV)/.book: $(VENV)/.made pyproject.toml $(PINS)
+	$(INSTALL) -e '.[book]'
+	@touch $@
+
 $(VENV)/.test: $(VENV)/.made pyproject.toml $(PINS)
-	$(INSTALL) -e '.[lab,test,mpi]'
-	@touch $(VENV)/.lab $@
+	$(INSTALL) -e '.[lab,test,mpi,book]'
+	@touch $(VENV)/.lab $(VENV)/.book $@
 
 $(VENV)/.hosted: $(VENV)/.made pyproject.toml $(PINS)
 	$(INSTALL) -e . hypothesis nbval packaging pytest pytest-xdist pyyaml

@@ -15,7 +15,7 @@ from typing import Any
 
 import calls
 from docutils import nodes
-from ipython_pygments_lexers import IPython3Lexer
+from IPython.lib.lexers import IPython3Lexer
 from pygments.lexer import bygroups, using
 from pygments.lexers import PythonLexer
 from pygments.token import Keyword, Operator, Text

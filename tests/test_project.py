@@ -68,7 +68,7 @@ def foreign(folder: str) -> Iterator[tuple[str, str]]:
     """Every import of somebody else's package below a folder: (distribution, file)."""
     distributions = metadata.packages_distributions()
     ours = {"labkit", "workbook", "conftest", "tests", "measure", "programs"}
-    ours |= {p.stem for place in (".ci", "benchmarks/programs") for p in (ROOT / place).glob("*.py")}
+    ours |= {p.stem for place in (".ci", "benchmarks/programs", "book") for p in (ROOT / place).glob("*.py")}
     for file in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             names = []
@@ -82,7 +82,7 @@ def foreign(folder: str) -> Iterator[tuple[str, str]]:
 
 def test_every_range_asked_for_holds_its_pinned_version():
     pins = lock()
-    for r in asked("lab", "test", "mpi"):
+    for r in asked("lab", "test", "mpi", "book"):
         (pin,) = pins[canonicalize_name(r.name)].specifier
         assert r.specifier.contains(Version(pin.version)), f"{r} excludes the tested {pin}"
 
@@ -100,7 +100,7 @@ def test_each_range_begins_with_the_lowest_version_that_is_run():
 
 
 def test_every_range_has_both_ends():
-    for r in asked("lab", "test", "mpi"):
+    for r in asked("lab", "test", "mpi", "book"):
         operators = {s.operator for s in r.specifier}
         assert ">=" in operators, f"{r} says no oldest version"
         assert "<" in operators or r.name == "packaging", f"{r} says no end"
@@ -108,7 +108,7 @@ def test_every_range_has_both_ends():
 
 @pytest.mark.pinned
 def test_the_lock_pins_exactly_what_installing_brings():
-    brought = {name for name in needed(asked("lab", "test", "mpi")) if not PLATFORM_ONLY.match(name)}
+    brought = {name for name in needed(asked("lab", "test", "mpi", "book")) if not PLATFORM_ONLY.match(name)}
     assert set(lock()) == brought
 
 
@@ -123,7 +123,7 @@ def test_the_lock_names_one_version_each_for_every_platform():
 @pytest.mark.pinned
 def test_these_tests_run_on_the_pinned_versions():
     """A result on other versions says nothing about the lock; torch's +cpu or +cu126 is the same version."""
-    ours, tested = asked("lab", "test"), asked("lab", "test", "mpi")
+    ours, tested = asked("lab", "test", "book"), asked("lab", "test", "mpi", "book")
     without = set() if sys.platform == "linux" else {canonicalize_name(r.name) for r in tested if r not in ours}
     for name, pin in lock().items():
         if name in without:
@@ -157,7 +157,7 @@ def test_make_installs_with_the_lock_unless_told_otherwise():
     assert len([line for line in installs if "$(if $(PINS),-c $(PINS)," in line]) == len(installs) == 1
     assert "\nPINS ?= constraints.txt\n" in makefile
     hosted = "-e . hypothesis nbval packaging pytest pytest-xdist pyyaml"
-    assert uses == ["-e '.[lab]'", "-e '.[lab,test,mpi]'", hosted]
+    assert uses == ["-e '.[lab]'", "-e '.[book]'", "-e '.[lab,test,mpi,book]'", hosted]
 
 
 @pytest.mark.parametrize(
@@ -167,6 +167,7 @@ def test_make_installs_with_the_lock_unless_told_otherwise():
         ("tests", ("lab", "test", "mpi")),
         (".ci", ("lab", "test")),
         ("benchmarks", ("lab", "test", "mpi")),
+        ("book", ("book",)),
     ],
 )
 def test_whatever_is_imported_is_asked_for(folder: str, extras: tuple[str, ...]):
