@@ -57,6 +57,12 @@ FAMILIES = (
         r"|notebooks/workbook/tools/(elsewhere/programs|mpi|child_command|rank/(link|mpi\w*))\.py",
     ),
     Family("notebooks", r"notebooks/", every=3),
+    Family(
+        "book",
+        r"tests/(browser/)?test_book\.py",
+        every=3,
+        moved_by=r"book/|notebooks/[^/]*\.ipynb|notebooks/scripts/|labkit/show/(view|prediction)\.",
+    ),
     Family("browser", r"tests/browser/", every=3),
     Family("live, a quarter", rf"tests/live/test_({FOURTH})\.py", every=4),
     Family("live, a third", rf"tests/live/test_({THIRD})\.py|tests/(tools/test_elsewhere|test_scripts)\.py", every=3),

@@ -14,15 +14,16 @@ from labkit.cluster.magic import PictureMagics
 
 def markdown() -> str:
     """Return the page's sections: the magics, what labkit exports, a lab's methods and properties."""
-    exported = [_section(name, getattr(labkit, name), "") for name in labkit.__all__]
+    exported = [section(name, getattr(labkit, name), "") for name in labkit.__all__]
     named = {name: value for name, value in inspect.getmembers(labkit.Lab) if not name.startswith("_")}
     named |= {name: content.method(name) for name in content.methods()}
-    methods = [_section(name, named[name], "lab.") for name in sorted(named)]
-    magics = [_section(name, getattr(PictureMagics, name), "%%") for name in ("flow", "late", "mpi")]
+    methods = [section(name, named[name], "lab.") for name in sorted(named)]
+    magics = [section(name, getattr(PictureMagics, name), "%%") for name in ("flow", "late", "mpi")]
     return "\n\n".join(["", *magics, "## From labkit", *exported, "## Of a lab", *methods])
 
 
-def _section(name: str, value: Any, before: str) -> str:
+def section(name: str, value: Any, before: str) -> str:
+    """Return what the page says of one call; `before` is what stands before its name."""
     return f"### {before}{name}\n\n{_signature(name, value, before)}{_body(inspect.getdoc(value) or '')}"
 
 

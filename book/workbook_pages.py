@@ -76,13 +76,16 @@ def read(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def notebook(nb: dict[str, Any]) -> dict[str, Any]:
-    """Return the notebook with its cells' lexer named, and each output that can move without a kernel made a view."""
+    """Return the notebook as a page: its outputs link to pages, and those that can move without a kernel do."""
     nb["metadata"]["language_info"]["pygments_lexer"] = LEXER
     for cell in nb["cells"]:
         for output in cell.get("outputs", ()):
-            meta = output.get("metadata", {}).get("labkit")
-            if meta and (state := page(meta, content.question)):
-                output["data"]["text/html"] = moving(state, "".join(output["data"]["text/html"]))
+            data = output.get("data", {})
+            if "text/html" in data:
+                html = re.sub(r"""(href=["'][\w-]+)\.ipynb""", r"\1.html", "".join(data["text/html"]))
+                meta = output.get("metadata", {}).get("labkit")
+                state = page(meta, content.question) if meta else None
+                data["text/html"] = moving(state, html) if state else html
     return nb
 
 

@@ -1,0 +1,70 @@
+"""What the book's extension makes of a notebook, a program and a docstring."""
+
+from __future__ import annotations
+
+import calls
+import pytest
+import workbook_pages
+from pygments.token import Keyword, Name, Operator
+
+
+def notebook(html: str, **meta: str) -> dict:
+    output = {
+        "output_type": "execute_result",
+        "data": {"text/html": [html]},
+        "metadata": {"labkit": meta} if meta else {},
+    }
+    cell = {"cell_type": "code", "source": "asked", "outputs": [output]}
+    return {"metadata": {"language_info": {"name": "python"}}, "cells": [cell]}
+
+
+def shown(nb: dict) -> str:
+    """The HTML of the only output, as the book has it."""
+    return "".join(workbook_pages.notebook(nb)["cells"][0]["outputs"][0]["data"]["text/html"])
+
+
+def test_a_question_becomes_a_view_around_what_the_notebook_shows():
+    html = shown(notebook("<p>Predict</p>", kind="predict", name="where_is_x"))
+    assert html.startswith('<div class="labkit-view"><script type="application/json">{')
+    assert html.endswith("</script><p>Predict</p></div>")
+    assert html.count("<") == 6, "nothing in the state can end its script"
+
+
+@pytest.mark.parametrize("meta", [{}, {"kind": "what nobody knows"}])
+def test_what_cannot_move_is_shown_as_it_is(meta: dict[str, str]):
+    assert shown(notebook("<img alt='a'>", **meta)) == "<img alt='a'>"
+
+
+def test_a_table_of_lessons_links_to_pages():
+    assert shown(notebook("<a href='02b-put.ipynb'>02b</a>")) == "<a href='02b-put.html'>02b</a>"
+
+
+@pytest.mark.parametrize("line", ["%%px", "%%px --targets 0", "%%flow x -> y", "%%late 1", "%%mpi 4"])
+def test_what_stands_under_a_magic_is_read_as_python(line: str):
+    tokens = list(workbook_pages.CellLexer().get_tokens(f"{line}\nif rank == 0:\n    print(x)\n"))
+    assert tokens[0] == (Operator, "%%")
+    assert (Keyword, "if") in tokens
+    assert (Name.Builtin, "print") in tokens
+
+
+def test_a_headings_anchor_is_jupyterlabs():
+    assert workbook_pages.slug("What it costs, and when to use which") == "What-it-costs,-and-when-to-use-which"
+
+
+def test_a_docstring_becomes_markdown():
+    def f(self, n, *, name="x"):
+        """Do it.
+
+        >>> f(1)
+        <BLANKLINE>
+
+        Args:
+            n: how many,
+                or none.
+            name, other: what it is called.
+        """
+
+    assert calls.section("f", f, "lab.") == (
+        "### lab.f\n\n```python\nlab.f(n, *, name='x')\n```\n\nDo it.\n\n```pycon\n>>> f(1)\n\n```\n\n"
+        "- `n`: how many,\n    or none.\n- `name, other`: what it is called."
+    )
