@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -110,12 +109,10 @@ def write_scripts(app: Sphinx) -> None:
 def fold(app: Sphinx, doctree: nodes.document) -> None:
     """Fold the sections of a lesson that a first reading leaves out, below their headings."""
     for section in list(doctree.findall(nodes.section)):
-        title = section[0].astext()
-        if not title.startswith(FOLDED) or not app.env.docname.startswith("lessons/"):
-            continue
-        summary = f"<details class='folded'><summary>Show this section: {escape(title)}</summary>"
-        section.insert(1, nodes.raw("", summary, format="html"))
-        section += nodes.raw("", "</details>", format="html")
+        if section[0].astext().startswith(FOLDED) and app.env.docname.startswith("lessons/"):
+            summary = "<details class='folded'><summary>Show this section</summary>"
+            section.insert(1, nodes.raw("", summary, format="html"))
+            section += nodes.raw("", "</details>", format="html")
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
