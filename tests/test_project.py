@@ -164,7 +164,7 @@ def test_make_installs_with_the_lock_unless_told_otherwise():
     ("folder", "extras"),  # labkit: MPI races where it is installed
     [
         ("labkit", ("mpi",)),
-        ("tests", ("lab", "test", "mpi")),
+        ("tests", ("lab", "test", "mpi", "book")),
         (".ci", ("lab", "test")),
         ("benchmarks", ("lab", "test", "mpi")),
         ("book", ("book",)),
