@@ -15,10 +15,12 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 GATHERED = {  # what the book is made of: which files, and the folder that they come into
     "book/*.md": ".",
-    ".ci/screenshot.png": ".",
+    ".ci/*.png": ".",
+    ".ci/*.svg": ".",
     "benchmarks/RESULTS.md": "benchmarks",
     "notebooks/*.ipynb": "lessons",
     "notebooks/scripts/*.py": "lessons/scripts",
+    "notebooks/workbook/tools/published/tables.json": "lessons/workbook/tools/published",
 }
 
 

@@ -28,6 +28,7 @@ from labkit.show.view import page
 HERE = Path(__file__).resolve().parent
 VIEW = HERE.parent / "labkit" / "show" / "view.mjs"
 LEXER = "workbook-cell"
+MOVED = {"../notebooks/": "lessons/", "../benchmarks/": "benchmarks/", "../.ci/": ""}  # as book/__main__.py gathers them
 FOLDED = ("Optional: ", "Exercises")  # JupyterLab opens these sections folded, too
 
 
@@ -67,10 +68,12 @@ def slug(heading: str) -> str:
 
 
 def read(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Change a page's source before it is parsed: a notebook, or the page of all calls."""
+    """Change a page's source before it is parsed: a notebook, the page of all calls, links that the repository has."""
     if docname == "calls":
         source[0] += calls.markdown()
-    elif app.env.doc2path(docname).suffix == ".ipynb":
+    for there, here in MOVED.items():
+        source[0] = source[0].replace(f"]({there}", f"]({here}")
+    if app.env.doc2path(docname).suffix == ".ipynb":
         source[0] = json.dumps(notebook(json.loads(source[0])))
 
 
