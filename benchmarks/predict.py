@@ -53,8 +53,9 @@ def cases(widget: WhatIf) -> dict[str, tuple[Callable[[], object], Callable[[], 
     """What is measured, and beside it the same for 8 ranks where that makes sense."""
     sizes = iter(range(10**9))
 
-    def moved() -> None:
+    def moved() -> bytes:
         widget.go(nbytes=2.0 ** (3 + next(sizes) % 30))
+        return widget.svg
 
     return {
         "`choose`: NCCL's choice alone": (
@@ -70,7 +71,7 @@ def cases(widget: WhatIf) -> dict[str, tuple[Callable[[], object], Callable[[], 
             lambda: calibrate("all_reduce", 8, H100, SIX),
         ),
         "`WhatIf`: curves and map, as numbers": (lambda: widget.scene, None),
-        "`WhatIf`: a slider moves, the picture is there": (moved, None),
+        "`WhatIf`: a move by `go`, and the static picture": (moved, None),
         f"`published.compare`: {len(published.compare().rows):,} rows": (published.compare, None),
     }
 

@@ -107,6 +107,15 @@ def method(name: str) -> Callable[..., Any] | None:
     return _found(where) if where else None
 
 
+def view(kind: str) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
+    """Return the function that makes a tool's view of this kind for a page without a kernel from metadata, or None.
+
+    The package's VIEWS say where it is.
+    """
+    where = importlib.import_module(PACKAGE).VIEWS.get(kind)
+    return _found(where) if where else None
+
+
 def _found(where: str) -> Any:
     module, _, attribute = where.partition(":")
     return getattr(importlib.import_module(f"{PACKAGE}.tools.{module}"), attribute)

@@ -66,12 +66,19 @@ class View(anywidget.AnyWidget):
         return {**live, **data}, {**metadata, **told}
 
 
-def page(meta: dict[str, Any], question: Callable[[str], Prediction | Series]) -> dict[str, Any] | None:
+def page(
+    meta: dict[str, Any],
+    question: Callable[[str], Prediction | Series],
+    tool: Callable[[str], Callable[[dict[str, Any]], dict[str, Any]] | None] = lambda _: None,
+) -> dict[str, Any] | None:
     """Return what `view.mjs` shows without a kernel of an output with this metadata; None where it shows nothing.
 
-    `question` finds a question, or a series, by its name: `labkit.content.question`.
+    `question` finds a question, or a series, by its name: `labkit.content.question`. `tool` finds what makes a tool's
+    view of a kind: `labkit.content.view`; such views need the module of `labkit.show.controls`.
     """
-    kind = meta.get("kind")
+    kind = meta.get("kind", "")
+    if made := tool(kind):
+        return made(meta)
     if kind in ("predict", "answer", "choose", "answers"):
         found = question(meta["name"])
         if isinstance(found, Series):

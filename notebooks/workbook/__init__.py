@@ -24,3 +24,6 @@ METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it
     "sheet": "sheet.face:sheet",
     "sweep": "sweep.measure:sweep",
 }
+VIEWS: dict[str, str] = {  # that move on a page without a kernel, by kind: functions that make them from metadata
+    "whatif": "whatif.face:page",
+}

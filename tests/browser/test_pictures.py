@@ -19,7 +19,7 @@ from tests import pictures
 pytestmark = pytest.mark.browser
 
 CONTRASTS = (Path(__file__).parent / "contrasts.js").read_text()
-MADE = """from labkit import WhatIf, draw
+MADE = """from labkit import Painter, draw
 from labkit.content import exercises
 from workbook.tools import schedules
 
@@ -76,7 +76,7 @@ def test_a_picture_takes_the_theme_trusted_or_not(opened, lab_server):
     untrusted = nbformat.v4.new_code_cell("'never run here'", execution_count=1)
     html = svg.img(pictures.drawn("flow 3 2 True"), "a picture that somebody else made")
     untrusted.outputs = [nbformat.v4.new_output("execute_result", {"text/html": html}, execution_count=1)]
-    nb: browse.Notebook = opened(lab_server.write("pictures.ipynb", [untrusted, MADE, "WhatIf()"]))
+    nb: browse.Notebook = opened(lab_server.write("pictures.ipynb", [untrusted, MADE, "Painter(4)"]))
     nb.theme(browse.DARK)
     # Alone at first: the style that a trusted picture brings along holds for the whole page.
     assert_takes(nb, 0, browse.DARK)

@@ -75,7 +75,7 @@ def tell(notebook: Notebook, subshell: str | None, *said: tuple[str, dict[str, A
         ("Atlas()", "box._text", update(value="no log"), "box._button", CLICK),
         ("Predict('tokens_that_hide_it')", "box", update(said={"choice": "no number", "nth": 1}), "box",
          update(said={"choice": "none", "nth": 2})),
-        ("WhatIf()", "box._n", update(index=3), "box._op", update(index=1)),
+        ("WhatIf()", "box", update(said={"n": 3}), "box", update(said={"op": 1})),
         ("Box([ipywidgets.HBox([ipywidgets.Text(), ipywidgets.Button()])])", "box.children[0].children[0]",
          update(value="deep"), "box.children[0].children[1]", CLICK),
     ],

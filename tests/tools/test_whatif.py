@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.dom.minidom
 from base64 import b64encode
@@ -10,12 +11,14 @@ from itertools import product
 import pytest
 
 import labkit
+from labkit.content import view
 from labkit.floor.errors import LabError
 from labkit.plot.sheet import FULL, extent
 from workbook.tools.costs import H100, RENTED, choose, estimate, flat
 from workbook.tools.costs.predict import OPS, times
 from workbook.tools.whatif.face import WhatIf
 from workbook.tools.whatif.plot import COLUMNS
+from workbook.tools.whatif.tables import RANKS
 
 
 @pytest.fixture
@@ -87,7 +90,7 @@ def test_no_line_of_the_legend_runs_into_the_next_or_off_the_page(subtests):
 
 
 def test_all_of_it_is_seen_beside_the_file_browser_of_a_narrow_window(w):
-    (least,) = re.findall(r"min-width: (\d+)px", w._picture.value)
+    (least,) = re.findall(r"min-width: (\d+)px", w._repr_html_())
     assert int(least) < 740
 
 
@@ -104,14 +107,14 @@ def test_on_100_000_gpus_neither_faster_nvlink_nor_more_network_helps_alone_as_l
 
 
 def test_every_control_redraws_the_picture_and_its_words(w):
-    seen = [w._picture.value]
+    seen = [w._repr_html_()]
     for move in (
         {"n": 100_000}, {"nbytes": 2**30}, {"op": "broadcast"}, {"alpha": 1e-3}, {"beta": 1e-9},
         {"cluster": "GB200"}, {"oversubscription": 4},
     ):  # fmt: skip
         w.go(**move)
-        seen.append(w._picture.value)
-        assert w.winner in w._picture.value
+        seen.append(w._repr_html_())
+        assert w.winner in seen[-1]
     assert len(set(seen)) == len(seen)
     assert w.n == 100_000
 
@@ -121,15 +124,12 @@ def test_a_hundred_thousand_ranks_are_on_the_slider(w):
     assert w.n == 100_000
 
 
-def test_only_the_controls_that_count_are_shown(w):
-    def hidden():
-        return [c.description for c in w._controls if c.layout.display == "none"]
-
-    assert hidden() == ["oversubscribed"]
-    w.go(cluster="A100")
-    assert hidden() == ["latency α", "bandwidth 1/β"]
-    w.go(cluster=None)
-    assert hidden() == ["oversubscribed"]
+def test_a_move_in_the_page_reaches_python_and_a_go_reaches_the_page(w):
+    w.said = {**w.at, "n": RANKS.index(12), "cluster": 1, "nth": 1}
+    assert (w.n, w.cluster) == (12, RENTED["A100"])
+    w.go(n=100_000, oversubscription=2)
+    assert w.said == w.at == {**w.at, "n": RANKS.index(100_000), "cluster": 1, "oversubscription": 2}
+    assert w.data["at"]["n"] == RANKS.index(8), "the tables do not go to the page again"
 
 
 def test_oversubscription_slows_what_leaves_a_node():
@@ -145,7 +145,8 @@ def test_a_cluster_of_ones_own_joins_the_list():
     mine = H100.but(name="mine", rails=1)
     w = WhatIf("all_reduce", n=64, cluster=mine)
     assert w.seconds == pytest.approx({k: float(t) for k, t in times("all_reduce", 2**20, 64, mine).items()})
-    assert "mine" in w._links.options
+    assert "mine" in w.data["controls"][1]["options"]
+    assert w.meta is None, "a page without a kernel could not know it"
 
 
 @pytest.mark.slow
@@ -154,7 +155,7 @@ def test_every_picture_is_well_formed_small_and_the_same_twice(subtests):
         with subtests.test(op, cluster=cluster):
             w = WhatIf(op, n=1024, cluster=cluster)
             first = w.svg
-            assert b64encode(first).decode() in w._picture.value, "as it was drawn before"
+            assert b64encode(first).decode() in w._repr_html_(), "drawn once more"
             assert len(first) < 60_000
             xml.dom.minidom.parseString(first)
             for name in w.seconds:
@@ -169,16 +170,25 @@ def test_the_map_names_the_winner_where_the_cross_is(w):
         assert list(scene.curves)[scene.map[row][column]] == w.winner
 
 
-def test_it_shows_without_a_kernel_and_carries_its_words(w):
-    bundle = w._repr_mimebundle_()
+def test_it_shows_where_no_module_runs_and_carries_its_words(w):
+    bundle, _ = w._repr_mimebundle_()
     assert bundle["text/plain"] == repr(w)
     (alt,) = re.findall(r'<img alt="([^"]*)"', bundle["text/html"])
     assert "halving-doubling" in alt
     assert "application/vnd.jupyter.widget-view+json" in bundle
 
 
-def test_keys_pressed_in_it_do_not_reach_the_notebook(w):
-    assert "stopPropagation" in w.children[0].children[-1].value
+@pytest.mark.parametrize("made", [{}, {"cluster": "GB200", "n": 100_000}, {"op": "broadcast", "alpha": 3e-6}])
+def test_a_page_without_a_kernel_begins_where_the_output_stands_and_is_small(made):
+    w = WhatIf(**made)
+    w.go(oversubscription=3)
+    _, metadata = w._repr_mimebundle_()
+    meta = json.loads(json.dumps(metadata["labkit"]))
+    assert len(json.dumps(meta)) < 200
+    shown = view("whatif")(meta)
+    assert shown == {"kind": "whatif", "data": {**w.data, "at": w.at}}
+    assert len(json.dumps(shown)) < 400_000
+    assert len(shown["data"]["clusters"]) == len(RENTED)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def times(
         raise LabError(f"{op!r} has no estimate. Choose one of: {', '.join(OPS)}.")
     if np.any(n < 2):
         raise LabError("One GPU has no other to talk to. Give two or more.")
-    start, found = _launch(op, size, n, cluster, constants), {}
+    start, found = launch(op, size, n, cluster, constants), {}
     for name, (latency, bandwidth, piece) in ways(op, n, cluster, constants).items():
         if name.startswith(cluster.algorithm):
             moving = size / (bandwidth * own.bandwidth * 1e3)
@@ -141,8 +141,8 @@ def ways(op: str, n: Any, c: Cluster, q: Constants = FITTED) -> dict[str, Way]:
     return found
 
 
-def _launch(op: str, size: Any, n: Any, c: Cluster, q: Constants) -> Any:
-    """µs until one thread has launched for all its GPUs; LL gives a channel 32 KiB, up to all channels."""
+def launch(op: str, size: Any, n: Any, c: Cluster, q: Constants = FITTED) -> Any:
+    """Return the µs until one thread has launched for all its GPUs; LL gives a channel 32 KiB, up to all channels."""
     if c.gpus_per_process == 1:
         return 0.0
     channels = c.channels + 2 * n if op == "all_to_all" else np.clip(size / 2**15, 1, c.channels)

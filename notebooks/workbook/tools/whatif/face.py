@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
-import ipywidgets
 import numpy as np
 
 from labkit.floor import words
 from labkit.floor.errors import LabError
 from labkit.plot import svg
-from labkit.show.box import Box
-from labkit.show.keys import DEAF
+from labkit.show.controls import Control, Controls, module, style
 from workbook.tools.costs import estimate, flat
 from workbook.tools.costs.estimate import times as ways
 from workbook.tools.costs.machine import RENTED, Cluster
 from workbook.tools.costs.predict import OPS, times
 from workbook.tools.whatif import plot as whatif
+from workbook.tools.whatif.tables import FINE, MAP_RANKS, OVER, RANKS, SIZES, tables
 
+HERE = Path(__file__).parent
 ONE = "one kind of link: α and β"
-RANKS = sorted({*(2**k for k in range(1, 18)), *(3 * 2**k for k in range(16)), 5, 7, 1000, 10_000, 100_000})
-SIZES = [2**k for k in range(3, 35)]
-MAP_RANKS = [2**k for k in range(1, 18)]
-FINE = np.geomspace(SIZES[0], SIZES[-1], 63)  # two points a doubling
 MICROSECONDS = [m * 10.0**k for k in range(-1, 4) for m in (1, 2, 5)]
 GIGABYTES = [m * 10.0**k for k in range(-2, 4) for m in (1, 2, 5)]
-OVER = [1.0, 1.5, 2.0, 3.0, 4.0, 8.0]
 
 
-class WhatIf(Box):
+class WhatIf(Controls):
     """Move the number of ranks, the size, the links: curves of all algorithms, and a map of who is fastest where.
 
     >>> w = WhatIf("all_reduce", n=8, nbytes=2**20, alpha=1e-5, beta=1e-10)
@@ -42,11 +38,14 @@ class WhatIf(Box):
         cluster: "A100", "H100", "H200", "B200", "GB200", "H100 EFA" or another name of `costs.RENTED`, or a `Cluster`,
             in place of one α and β.
 
-    It needs no ranks and no GPU: every picture is computed from closed formulas, and without a kernel the page shows
-    the one that was there last. `seconds` has the numbers, `go(n=100_000)` moves a control. The algorithms are those of
-    `costs.flat` and `costs.predict`, by their steps and bytes alone; on a cluster `nccl` is beside them, what
+    It needs no ranks and no GPU: every picture is computed from closed formulas, and the page draws it by itself, from
+    tables that are computed once. `seconds` has the numbers, `go(n=100_000)` moves a control. The algorithms are those
+    of `costs.flat` and `costs.predict`, by their steps and bytes alone; on a cluster `nccl` is beside them, what
     `costs.estimate` says that NCCL itself takes, with all that the steps and bytes leave out.
     """
+
+    _esm = module(HERE / "view.mjs")
+    _css = style(HERE / "view.css")
 
     def __init__(
         self,
@@ -60,62 +59,60 @@ class WhatIf(Box):
         if not (alpha > 0 and beta > 0):
             raise LabError("α and β must be above zero. Give seconds, such as alpha=1e-5, beta=1e-10.")
         self._clusters: dict[str, Cluster] = dict(RENTED)
+        self._own = isinstance(cluster, Cluster)
         if isinstance(cluster, Cluster):
             others = {key: c for key, c in RENTED.items() if c.name != cluster.name}
             self._clusters = {cluster.name: cluster, **others}
             cluster = cluster.name
-        look: dict[str, Any] = {"style": {"description_width": "8em"}, "layout": {"width": "27em", "max_width": "98%"}}
-
-        def pick(name: str, options: list[tuple[str, Any]], value: Any) -> Any:
-            return ipywidgets.SelectionSlider(
-                options=options, value=value, description=name, **look, continuous_update=True
-            )
-
-        self._op = ipywidgets.Dropdown(options=OPS, value=_one_of("op", op, OPS), description="operation", **look)
-        names = [ONE, *(c.name for c in self._clusters.values())]
-        self._links = ipywidgets.Dropdown(options=names, value=self._named(cluster), description="links", **look)
-        self._n = pick("ranks N", [(f"{r:,}", r) for r in RANKS], _near(RANKS, n))
-        self._size = pick("size S", [(words.nbytes(s), s) for s in SIZES], _near(SIZES, nbytes))
+        _one_of("op", op, OPS)
+        if cluster is not None:
+            _one_of("cluster", cluster, self._clusters)
         alphas = sorted({*(m * 1e-6 for m in MICROSECONDS), float(alpha)})
         betas = sorted({*(1e-9 / g for g in GIGABYTES), float(beta)}, reverse=True)
-        self._alpha = pick("latency α", [(words.seconds(a), a) for a in alphas], float(alpha))
-        self._beta = pick("bandwidth 1/β", [(f"{1e-9 / b:.3g} GB/s", b) for b in betas], float(beta))
-        self._over = pick("oversubscribed", [(f"{o:g}:1", o) for o in OVER], 1.0)
-        self._picture = ipywidgets.HTML()
-        self._controls = (self._op, self._links, self._n, self._size, self._alpha, self._beta, self._over)
-        for control in self._controls:
-            control.observe(lambda _: self._show(), "value")
-        left, right = ipywidgets.VBox(self._controls[:4]), ipywidgets.VBox(self._controls[4:])
+        names = [ONE, *(c.name for c in self._clusters.values())]
         super().__init__(
-            [ipywidgets.HBox([left, right, ipywidgets.HTML(DEAF)], layout={"flex_flow": "row wrap"}), self._picture]
-        )
-        self.add_class("labkit-whatif")
-        self._show()
+            "whatif",
+            [
+                Control("op", "operation", OPS, OPS, "list"),
+                Control("cluster", "links", [None, *self._clusters], names, "list"),
+                Control("n", "ranks N", RANKS, [f"{n:,}" for n in RANKS]),
+                Control("nbytes", "size S", SIZES, [words.nbytes(s) for s in SIZES]),
+                Control("alpha", "latency α", alphas, [words.seconds(a) for a in alphas]),
+                Control("beta", "bandwidth 1/β", betas, [f"{1e-9 / b:.3g} GB/s" for b in betas]),
+                Control("oversubscription", "oversubscribed", OVER, [f"{o:g}:1" for o in OVER]),
+            ],
+            {
+                "op": op, "cluster": cluster, "n": _near(RANKS, n), "nbytes": _near(SIZES, nbytes),
+                "alpha": float(alpha), "beta": float(beta),
+            },
+            **tables([*self._clusters.values()], alphas, betas),
+        )  # fmt: skip
 
     # -- what it says -----------------------------------------------------------------------------------------------
 
     @property
     def op(self) -> str:
         """The operation."""
-        return str(self._op.value)
+        return str(self.values["op"])
 
     @property
     def n(self) -> int:
         """The number of ranks."""
-        return int(self._n.value)
+        return int(self.values["n"])
 
     @property
     def nbytes(self) -> float:
         """S in bytes."""
-        return float(self._size.value)
+        return float(self.values["nbytes"])
 
     @property
     def cluster(self) -> Cluster | None:
         """The cluster, with its oversubscription; None where all links are alike."""
-        if self._links.value == ONE:
+        at = self.values
+        if at["cluster"] is None:
             return None
-        (found,) = (c for c in self._clusters.values() if c.name == self._links.value)
-        return found.but(oversubscription=found.oversubscription * self._over.value)
+        found = self._clusters[at["cluster"]]
+        return found.but(oversubscription=found.oversubscription * at["oversubscription"])
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -143,28 +140,20 @@ class WhatIf(Box):
 
         Ranks, sizes, α and β go to the nearest value that the slider has. Raises `LabError` for an unknown control.
         """
-        known = ("op", "n", "nbytes", "alpha", "beta", "cluster", "oversubscription")
         for name, value in where.items():
-            _one_of("control", name, known)
-            if name == "op":
-                self._op.value = _one_of("op", value, OPS)
-            elif name == "cluster":
-                self._links.value = self._named(value)
+            _one_of("control", name, self._controls)
+            if name in ("op", "cluster"):
+                known = self._controls[name].values
+                if value not in known:
+                    _one_of(name, value, known[known[0] is None :])
             else:
-                slider = {
-                    "n": self._n, "nbytes": self._size, "alpha": self._alpha, "beta": self._beta,
-                    "oversubscription": self._over,
-                }[name]  # fmt: skip
-                slider.value = _near([v for _, v in slider.options], value)
-
-    def _named(self, cluster: Any) -> str:
-        """Return what stands in the list of links for this cluster."""
-        return ONE if cluster is None else self._clusters[_one_of("cluster", cluster, self._clusters)].name
+                where[name] = _near(self._controls[name].values, value)
+        self.move(**where)
 
     def _times(self, nbytes: Any, n: Any) -> dict[str, Any]:
         cluster = self.cluster
         if cluster is None:
-            return flat(self.op, nbytes, n, self._alpha.value, self._beta.value)
+            return flat(self.op, nbytes, n, self.values["alpha"], self.values["beta"])
         return times(self.op, nbytes, n, cluster)
 
     @property
@@ -172,7 +161,7 @@ class WhatIf(Box):
         """The links, in words."""
         if self.cluster is not None:
             return repr(self.cluster)
-        alpha, beta = self._alpha.value, self._beta.value
+        alpha, beta = self.values["alpha"], self.values["beta"]
         said = f"every pair of ranks: α = {words.seconds(alpha)}, 1/β = {1e-9 / beta:.3g} GB/s"
         return f"{said}; in the time of α a link carries {words.nbytes(alpha / beta)}"
 
@@ -211,14 +200,21 @@ class WhatIf(Box):
         """The picture of what the controls say now."""
         return svg.svg(whatif.draw(self.scene))
 
-    def _show(self) -> None:
-        flat_links = self._links.value == ONE
-        for control, shown in ((self._alpha, flat_links), (self._beta, flat_links), (self._over, not flat_links)):
-            control.layout.display = "" if shown else "none"
-        self._picture.value = self._html = svg.img(self.svg, repr(self))
+    def _repr_html_(self) -> str:
+        return svg.img(self.svg, repr(self))
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
-        return {**super()._repr_mimebundle_(**kwargs), "text/plain": repr(self), "text/html": self._html}
+    @property
+    def meta(self) -> dict[str, Any] | None:
+        """What a page without a kernel makes this view from: where the controls stand; none for one's own cluster."""
+        return None if self._own else {"kind": "whatif", **self.values}
+
+
+def page(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return what `view.mjs` shows without a kernel, of an output with this metadata."""
+    where = {name: value for name, value in meta.items() if name != "kind"}
+    shown = WhatIf(alpha=where["alpha"], beta=where["beta"])
+    shown.go(**where)
+    return {"kind": "whatif", "data": {**shown.data, "at": shown.at}}
 
 
 def _near(options: Any, value: Any) -> Any:
