@@ -25,5 +25,6 @@ METHODS: dict[str, str] = {  # that a lab has: functions whose first argument it
     "sweep": "sweep.measure:sweep",
 }
 VIEWS: dict[str, str] = {  # that move on a page without a kernel, by kind: functions that make them from metadata
+    "painter": "painter.face:page",
     "whatif": "whatif.face:page",
 }

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import gzip
+import json
+from base64 import b64decode
 
-import ipywidgets
 import pytest
 
 import labkit
+from labkit.content import view
 from labkit.floor.errors import LabError
 from labkit.plot.sheet import RANKS
 from tests import pictures
 from workbook.tools.painter.face import Painter
-from workbook.tools.painter.show import Run
+from workbook.tools.painter.show import Painting, Run
 
 
 def words(painter: Painter) -> list[str]:
@@ -54,34 +57,36 @@ def test_it_says_why_something_has_to_be_sent_first():
 
 def test_a_move_shows_another_picture():
     painter = Painter(4)
-    before = painter._picture.value
+    before = painter.replied
     painter.go(x="rows", w="columns")
-    assert painter._picture.value != before
+    assert painter.replied != before
     assert "First: an all-gather of" in repr(painter)
     assert painter.painting.product.x == ("rows",)
 
 
 def test_on_two_dimensions_each_has_its_own_buttons_and_go_takes_both_at_once():
     painter = Painter((2, 2), x=("rows", "whole"), w="columns")
-    buttons = [child for child in painter.children if isinstance(child, ipywidgets.ToggleButtons)]
-    assert [b.description for b in buttons] == [
+    buttons = painter.data["controls"]
+    assert [b["label"] for b in buttons] == [
         "X over dimension 0",
         "X over dimension 1",
         "W over dimension 0",
         "W over dimension 1",
     ]
-    assert [b.value for b in buttons] == ["rows", "whole", "columns", "columns"]
+    assert [b["options"][painter.at[b["name"]]] for b in buttons] == ["rows", "whole", "columns", "columns"]
     painter.go(w=("whole", "columns"), x1="columns")
     assert painter.values == {"x0": "rows", "x1": "columns", "w0": "whole", "w1": "columns"}
 
 
 def test_what_a_click_chooses_is_what_is_painted():
     painter = Painter(3)
-    field = next(c for c in painter.children if isinstance(c, ipywidgets.ToggleButtons) and c.description == "W")
-    assert list(field.options) == ["rows", "columns", "whole"]
-    field.value = "columns"
+    assert painter.data["controls"][1] == {
+        "name": "w", "label": "W", "options": ["rows", "columns", "whole"], "form": "buttons",
+    }  # fmt: skip
+    painter.said = {"w": 1, "nth": 1}  # as the page says it
     assert painter.painting.product.w == ("columns",)
     assert "W: columns" in repr(painter)
+    assert painter.replied == painter.painting._repr_html_()
 
 
 def test_a_colour_is_a_rank_that_holds_a_tile_alone_and_what_is_shared_has_none():
@@ -113,12 +118,37 @@ def test_the_words_of_the_picture_say_what_the_text_says():
     assert "First:" in " ".join(words(painter))
 
 
-def test_without_a_kernel_the_page_shows_the_last_picture():
+def test_where_no_module_runs_the_page_shows_the_picture_of_the_moment():
     painter = Painter(4)
     painter.go(x="columns")
-    bundle = painter._repr_mimebundle_()
+    bundle, _ = painter._repr_mimebundle_()
     assert "partial sum" in bundle["text/plain"]
     assert "<img" in bundle["text/html"]
+
+
+@pytest.mark.parametrize("painter", [Painter(2), Painter(2, x="columns", w="columns", shape=(2, 4, 2))])
+def test_a_page_without_a_kernel_has_every_painting_and_begins_where_the_output_stands(painter):
+    painter.go(w="rows")
+    _, metadata = painter._repr_mimebundle_()
+    meta = json.loads(json.dumps(metadata["labkit"]))
+    assert len(json.dumps(meta)) < 200
+    shown = view("painter")(meta)
+    assert shown["kind"] == "grid"
+    data = shown["data"]
+    assert not data["kernel"]
+    assert data["at"] == painter.at
+    every = json.loads(gzip.decompress(b64decode(data["pictures"])))
+    cuts = ("rows", "columns", "whole")
+    wanted = [Painting((x,), (w,), painter.shape, (2,))._repr_html_() for x in cuts for w in cuts]
+    assert [every[nth] for nth in data["which"]] == wanted
+    assert len(every) == len(set(wanted))
+
+
+@pytest.mark.slow
+def test_all_81_paintings_of_two_dimensions_are_small_enough_for_a_page():
+    squares = view("painter")(Painter((2, 2), x=("rows", "whole"), w=("whole", "columns")).meta)
+    assert len(squares["data"]["which"]) == 81
+    assert len(json.dumps(squares)) < 400_000
 
 
 def test_equal_layouts_give_equal_pictures():

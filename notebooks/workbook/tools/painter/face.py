@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import ipywidgets
-
-from labkit.faces.knob import Knob
 from labkit.floor.errors import LabError
+from labkit.show.controls import Control, Controls, pictures
 from workbook.tools.painter import placements
 from workbook.tools.painter.placements import CUTS, Mesh
 from workbook.tools.painter.show import Painting, Run
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 MOST = 8  # ranks that have colours of their own
 
 
-class Painter(Knob):
+class Painter(Controls):
     """Choose how X and W are cut over a mesh of ranks: the picture says what X @ W takes and how the result lies.
 
     >>> painter = Painter(4, x="columns", w="rows")
@@ -35,8 +34,8 @@ class Painter(Knob):
         x, w: how they are cut to begin with: "rows", "columns" or "whole" (not cut), one for each mesh dimension.
         shape: (m, k, n): X is m × k, W is k × n, in float32. By default as many as the mesh divides.
 
-    The picture is computed from `workbook.tools.painter.placements`, without any rank; without a kernel the page shows
-    the one that was there last. Raises `LabError` for a mesh or a layout that does not exist.
+    The picture is computed from `workbook.tools.painter.placements`, without any rank. Raises `LabError` for a mesh or
+    a layout that does not exist.
     """
 
     def __init__(
@@ -50,17 +49,16 @@ class Painter(Knob):
         self.shape = _shape(shape, prod(self.mesh))
         dims = range(len(self.mesh))
         self._names = {name: [f"{name}{dim}" if len(dims) > 1 else name for dim in dims] for name in ("x", "w")}
+        controls: list[Control] = []
         start: dict[str, str] = {}
-        labels: dict[str, str] = {}
         for matrix, said in (("x", x), ("w", w)):
-            for dim, (name, cut) in enumerate(
-                zip(self._names[matrix], placements.layout(said, self.mesh, matrix.upper()), strict=True)
-            ):
+            cuts = placements.layout(said, self.mesh, matrix.upper())
+            for dim, (name, cut) in enumerate(zip(self._names[matrix], cuts, strict=True)):
                 start[name] = cut
-                labels[name] = f"{matrix.upper()} over dimension {dim}" if len(dims) > 1 else matrix.upper()
-        choices: dict[str, Any] = {name: list(CUTS) for name in start}
-        super().__init__(self._paint, start=start, labels=labels, **choices)
-        self.add_class("labkit-painter")
+                label = f"{matrix.upper()} over dimension {dim}" if len(dims) > 1 else matrix.upper()
+                controls.append(Control(name, label, CUTS, CUTS, "buttons"))
+        super().__init__("grid", controls, start, kernel=True)
+        self.heard({})
 
     @property
     def painting(self) -> Painting:
@@ -76,7 +74,7 @@ class Painter(Knob):
                 chosen.update(zip(self._names[name], cuts, strict=True))
             else:
                 chosen[name] = value
-        super().go(**chosen)
+        self.move(**chosen)
 
     @property
     def code(self) -> str:
@@ -121,14 +119,36 @@ class Painter(Knob):
         x, w = (tuple(cuts[name] for name in self._names[matrix]) for matrix in ("x", "w"))
         return Painting(x, w, self.shape, self.mesh)
 
-    def _control(self, name: str, value: Any) -> Any:
-        """Return buttons with all three ways side by side, so that each is seen, and Tab and Space reach it."""
-        return ipywidgets.ToggleButtons(
-            options=self._choices[name],
-            value=value,
-            description=self._labels[name],
-            style={"button_width": "6em"},
-        )
+    def heard(self, said: dict[str, Any]) -> None:
+        """Paint what the buttons say now."""
+        self.replied = self.painting._repr_html_()
+
+    @property
+    def _words(self) -> str:
+        return ", ".join(f"{self._controls[name].label}: {cut}" for name, cut in self.values.items())
+
+    def __repr__(self) -> str:
+        return f"{self._words}\n{self.painting!r}"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{escape(self._words)}</div><div>{self.replied}</div>"
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What a page without a kernel makes this view from: its arguments."""
+        own = {name: [self.values[one] for one in names] for name, names in self._names.items()}
+        return {"kind": "painter", "mesh": [*self.mesh], **own, "shape": [*self.shape]}
+
+    @property
+    def every(self) -> dict[str, Any]:
+        """The data of the view with the picture of each choice, for a page without a kernel."""
+        drawn = pictures([*self._controls.values()], lambda **cuts: self._paint(**cuts)._repr_html_())
+        return {**self.data, "kernel": False, **drawn}
+
+
+def page(meta: dict[str, Any]) -> dict[str, Any]:
+    """Return what a page without a kernel shows of an output with this metadata: every painting of the mesh."""
+    return {"kind": "grid", "data": Painter(**{name: value for name, value in meta.items() if name != "kind"}).every}
 
 
 _READ = """
