@@ -24,9 +24,9 @@ from sphinx.parsers import Parser
 
 from labkit import content
 from labkit.show.view import page
+from workbook.tools.whatif.face import WhatIf
 
 HERE = Path(__file__).resolve().parent
-VIEW = HERE.parent / "labkit" / "show" / "view.mjs"
 LEXER = "workbook-cell"
 MOVED = {"../notebooks/": "lessons/", "../benchmarks/": "benchmarks/", "../.ci/": ""}  # as book/__main__.py gathers them
 FOLDED = ("Optional: ", "Exercises")  # JupyterLab opens these sections folded, too
@@ -86,7 +86,7 @@ def notebook(nb: dict[str, Any]) -> dict[str, Any]:
             if "text/html" in data:
                 html = re.sub(r"""(href=["'][\w-]+)\.ipynb""", r"\1.html", "".join(data["text/html"]))
                 meta = output.get("metadata", {}).get("labkit")
-                state = page(meta, content.question) if meta else None
+                state = page(meta, content.question, content.view) if meta else None
                 data["text/html"] = moving(state, html) if state else html
     return nb
 
@@ -98,15 +98,18 @@ def moving(state: dict[str, Any], static: str) -> str:
 
 
 def write_scripts(app: Sphinx) -> None:
-    """Write the views' module and loader.js as one plain script: pages opened from a disk may load no module."""
+    """Write the views' module and loader.js as one plain script: pages opened from a disk may load no module.
+
+    The what-if's module has all kinds of views.
+    """
     exports = re.compile(r"^export (default )?", re.MULTILINE)
-    module = exports.sub(lambda found: "return " if found[1] else "", VIEW.read_text(encoding="utf-8"))
+    module = exports.sub(lambda found: "return " if found[1] else "", WhatIf._esm)
     loader = (HERE / "loader.js").read_text(encoding="utf-8")
     folder = Path(app.outdir, "_static")
     folder.mkdir(parents=True, exist_ok=True)
     script = f"(() => {{\n'use strict';\nconst view = (() => {{\n{module}}})();\n{loader}}})();\n"
     (folder / "views.js").write_text(script, encoding="utf-8")
-    (folder / "view.css").write_text(VIEW.with_suffix(".css").read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "view.css").write_text(WhatIf._css, encoding="utf-8")
 
 
 def fold(app: Sphinx, doctree: nodes.document) -> None:
