@@ -28,7 +28,11 @@ from workbook.tools.whatif.face import WhatIf
 
 HERE = Path(__file__).resolve().parent
 LEXER = "workbook-cell"
-MOVED = {"../notebooks/": "lessons/", "../benchmarks/": "benchmarks/", "../.ci/": ""}  # as book/__main__.py gathers them
+MOVED = {
+    "../notebooks/": "lessons/",
+    "../benchmarks/": "benchmarks/",
+    "../.ci/": "",
+}  # as __main__.py gathers them
 FOLDED = ("Optional: ", "Exercises")  # JupyterLab opens these sections folded, too
 
 
