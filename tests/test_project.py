@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -118,6 +119,14 @@ def test_the_lock_names_one_version_each_for_every_platform():
         assert version.operator == "==", f"{pin} is not a pin"
         assert not Version(version.version).local, f"{pin} exists on one machine only"
         assert not PLATFORM_ONLY.match(name), f"{pin} does not exist everywhere"
+
+
+@pytest.mark.pinned
+def test_every_pin_can_be_had_on_the_first_python_that_the_project_allows():
+    """Debian 12 has Python 3.11.2, and pip said nothing better there than that versions conflict."""
+    first = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    wanted = {name: metadata.metadata(name)["Requires-Python"] or "" for name in lock()}
+    assert {name: wants for name, wants in wanted.items() if first not in SpecifierSet(wants)} == {}
 
 
 @pytest.mark.pinned
