@@ -100,6 +100,14 @@ def test_mpi_races_where_it_is_installed_and_else_the_board_says_so(contestants)
         assert MPI in counting(race, 4)
 
 
+@pytest.mark.skipif(bool(mpi.missing()), reason="needs mpi4py and mpich")
+def test_what_mpis_transport_logs_does_not_stand_among_the_answers(monkeypatch):
+    """UCX logs to stdout, where it is not told otherwise: in a container without /sys, an error of each rank."""
+    monkeypatch.setenv("UCX_LOG_LEVEL", "info")
+    with mpi.Mpi(2) as others:
+        assert others.turn(nbytes=4, repeat=1, calls=1, lasts=0.0)["right"]
+
+
 @pytest.mark.parametrize(
     ("codes", "options", "says"),
     [

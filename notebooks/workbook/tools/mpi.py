@@ -25,7 +25,10 @@ from workbook.tools.child_command import end, tied
 
 MPI_TURN = 30.0  # seconds that one turn, or one cell, of MPI's own ranks may take
 MPIEXEC = "mpiexec.gforker"  # mpich's; its other mpiexec listens on all of the host's addresses
-SHARED = {"UCX_TLS": "self,sm"}  # shared memory alone: else each rank listens on the host's own address
+SHARED = {
+    "UCX_TLS": "self,sm",  # shared memory alone: else each rank listens on the host's own address
+    "UCX_LOG_FILE": "stderr",  # its warnings, as in a container without /sys, would stand among the ranks' answers
+}
 
 
 def missing() -> str:
