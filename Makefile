@@ -22,6 +22,8 @@ FAULTS ?= 200
 ONLY ?=
 # Whose packages `make test-hosted` takes: those of .ci/hosted/$(HOST).txt.
 HOST ?= colab
+# The package index to take torch from for `make bundle`, such as that of its CPU builds; with none, pip's own.
+TORCH_INDEX ?=
 # What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
 DEVICE ?= gpu
 TABLE ?=
@@ -43,7 +45,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help lab back test test-all landed quick lint format test-notebooks test-browser test-gpu test-oldest test-newest \
-  test-hosted other hosted soak again notebooks book bench clean
+  test-hosted other hosted soak again notebooks book bench bundle clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -125,6 +127,17 @@ book: $(VENV)/.book ## make the executed notebooks a site in build/book, to open
 
 bench: $(VENV)/.test ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
+
+bundle: $(VENV)/.made ## make build/bundle, a folder that installs the workbook without a network (TORCH_INDEX=URL)
+	rm -rf build/bundle
+	mkdir -p build/bundle/wheels
+	$(BIN)/python -m pip wheel --no-deps -w build/bundle/wheels "$$(grep ^torch== constraints.txt)" \
+	  $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
+	$(BIN)/python -m pip wheel -c constraints.txt -f build/bundle/wheels -w build/bundle/wheels setuptools '.[lab]'
+	rm build/bundle/wheels/collectives_workbook-*
+	git archive --format=tar.gz -o build/bundle/workbook.tar.gz HEAD
+	$(BIN)/python -c 'import sys; print("python%d.%d" % sys.version_info[:2])' >build/bundle/python
+	cp .ci/bundle/* build/bundle
 
 clean: ## remove what make made, but not your notebooks: .venv, builds and caches
 	rm -rf $(VENV) .venv-oldest .venv-newest .venv-colab .venv-kaggle .venv-sagemaker build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
