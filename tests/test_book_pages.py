@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
+
 import calls
 import pytest
 import workbook_pages
 from pygments.token import Keyword, Name, Operator
+
+from labkit import content
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def notebook(html: str, **meta: str) -> dict:
@@ -68,3 +76,20 @@ def test_a_docstring_becomes_markdown():
         "### lab.f\n\n```python\nlab.f(n, *, name='x')\n```\n\nDo it.\n\n```pycon\n>>> f(1)\n\n```\n\n"
         "- `n`: how many,\n    or none.\n- `name, other`: what it is called."
     )
+
+
+def test_the_instructors_guide_names_cells_that_lessons_have():
+    guide = (ROOT / "book" / "instructors.md").read_text(encoding="utf-8")
+    plans = guide[: guide.index("## What goes wrong")]
+    cells = "".join(
+        "".join(cell["source"])
+        for path in (ROOT / "notebooks").glob("*.ipynb")
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+        if cell["cell_type"] == "code"
+    )
+    asked = set(re.findall(r'`Predict\("(\w+)"\)`', plans))
+    posed = set(re.findall(r"`([a-z]\w*_\w+)`", plans)) - set(content.methods())
+    assert len(asked) > 10
+    assert len(posed) > 10
+    assert {name for name in asked if f'Predict("{name}")' not in cells} == set()
+    assert {name for name in posed if f'lab.exercise("{name}")' not in cells} == set()

@@ -7,6 +7,7 @@ a network of its own: what a system leaves behind, listens on or kills by patter
 import json
 import os
 import sys
+import tempfile
 import time
 
 import psutil
@@ -18,7 +19,8 @@ import torch.distributed as dist
 {who}
 dist.init_process_group("gloo", rank=rank, world_size=4, store=dist.FileStore("{store}", 4))
 """
-STORE = "/tmp/beside-store"
+FOLDER = tempfile.TemporaryDirectory(prefix="beside-")
+STORE = os.path.join(FOLDER.name, "store")
 IN_PARALLEL = """
 import ipyparallel as ipp
 cluster = ipp.Cluster(n=4, log_level=40)
@@ -113,6 +115,8 @@ def main(system, limit):
         told["tries"] += 1
         if "sum 10" in said:
             told["first"] = time.monotonic() - began
+    if "first" not in told:
+        sys.exit(f"no sum after {told['tries']} tries: {said[-300:]}")
     kernel.on_all(MAKE, limit)
     time.sleep(2)  # what the start still had to do is done
     mine = {os.getpid(), os.getppid()}
@@ -129,4 +133,5 @@ def main(system, limit):
 
 
 main(sys.argv[1], float(sys.argv[2]))
+FOLDER.cleanup()
 os._exit(0)  # the namespace's end takes what is still there

@@ -170,7 +170,8 @@ def test_a_node_that_is_down_is_waited_for_and_stop_ends_that(hosts, notebook):
 
 def test_the_books_batch_script_runs_a_lesson_on_its_jobs_nodes(hosts):
     """Word for word: `~/collectives-workbook` and its .venv lead to this checkout and this Python on both nodes."""
-    script = re.search(r"```bash\n(#!/bin/bash\n.*?)```", (CHECKOUT / "book" / "launchers.md").read_text(), re.DOTALL)[1]
+    page = (CHECKOUT / "book" / "launchers.md").read_text()
+    script = re.search(r"```bash\n(#!/bin/bash\n.*?)```", page, re.DOTALL)[1]
     name, settings = re.search(r"LABKIT_PROFILE=(\w+) +# (.*)", script).groups()
     for node in NODES:
         write_profile(hosts, node, name, settings)  # the hosts share no home, unlike a cluster's
