@@ -37,7 +37,8 @@ def build(site: Path, *options: str) -> int:
     """Write the site; returns 0, or 1 after a warning."""
     source = site.with_name(f"{site.name}-source")
     gather(source)
-    strict = ("--fail-on-warning", "--keep-going", "--nitpicky", "--jobs=2")
+    # All pages are written anew: where one has not changed, its sidebar may have.
+    strict = ("--fail-on-warning", "--keep-going", "--nitpicky", "--jobs=2", "--write-all")
     doctrees = site.with_name(f"{site.name}-doctrees")
     return sphinx([*strict, *options, "-c", str(HERE), "-d", str(doctrees), str(source), str(site)])
 
