@@ -17,6 +17,7 @@ COMMANDS = {
     "doctor": ("say what this machine is, and what to do", "labkit.commands.doctor"),
     "grade": ("check the exercises in learners' notebooks", "labkit.commands.grade"),
     "release": ("prepare a lesson for nbgrader", "labkit.commands.release"),
+    "room": ("show who is at which exercise", "labkit.commands.room"),
 }
 
 ABOUT = """\

@@ -1,7 +1,8 @@
 """Keep what a learner has done in a folder on this machine: a small JSON file, and every attempt as a .py file.
 
 The folder is $LABKIT_PROGRESS, else my-work/ beside the learner's notebooks, else ~/.local/share/collectives-workbook/.
-Nothing of it leaves the machine, and a new version of the workbook leaves it alone.
+Nothing of it leaves the machine, and a new version of the workbook leaves it alone. A course may ask to see where its
+learners are (`labkit.faces.seat`); then they are told.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from labkit.faces import seat
 from labkit.floor import files
 
 FOLDER = "LABKIT_PROGRESS"  # an environment variable
@@ -131,6 +133,9 @@ def _keep(part: str, name: str, facts: dict[str, Any]) -> None:
     known[part][name] = facts
     content = {"about": ABOUT, "version": 1, **{kind: all_ for kind, all_ in known.items() if all_ or kind in ALWAYS}}
     _write(folder() / "progress.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    if part in ALWAYS:
+        solved = [each for each in known["exercises"].values() if each["state"] == "solved"]
+        seat.tell(folder(), name, facts, len(solved) + len(known["predictions"]))
 
 
 def save(name: str, cell: str) -> int:

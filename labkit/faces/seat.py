@@ -1,0 +1,72 @@
+"""Tell a course at which question or exercise a learner is, where it has asked for that: one small file per learner.
+
+The environment variable LABKIT_ROOM names a folder of this machine, and LABKIT_NAME, if set, the learner; without it
+the file has a random number for a name. `python -m labkit room FOLDER` shows all files of the folder. What is written:
+which exercise or question it is, how many checks and hints it has had, since when, and how many are done; no code, no
+answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from labkit.floor import files
+
+ROOM, NAME = "LABKIT_ROOM", "LABKIT_NAME"  # environment variables
+NUMBER = "room-number"  # the file with a learner's random number
+FACTS = ("state", "checks", "hints")
+TOLD = (
+    "This course sees in {} which exercise or question you are at, under the name {}. It sees no code and no answer. "
+    "Unset LABKIT_ROOM to end that."
+)
+
+_told: set[Path] = set()  # the folders of which the learner has been told
+
+
+def tell(mine: Path, what: str, facts: Mapping[str, Any], done: int) -> None:
+    """Write that the learner is at `what`, if a room is named; `mine` is the folder of the learner's own progress.
+
+    A folder that cannot be written to is a sentence, once, and never an error.
+    """
+    if not (named := os.environ.get(ROOM)):
+        return
+    folder = Path(named)
+    first = folder not in _told
+    _told.add(folder)
+    try:
+        number = _number(mine)
+        file = folder / f"{number}.json"
+        before: dict[str, Any] = {}
+        with contextlib.suppress(OSError, ValueError):
+            before = json.loads(file.read_text(encoding="utf-8"))
+        now = time.time()
+        name = os.environ.get(NAME, "")
+        known = {fact: facts[fact] for fact in FACTS if fact in facts}
+        since = before["since"] if before.get("what") == what and "since" in before else now
+        seat = {"name": name, "what": what, **known, "since": since, "when": now, "done": done}
+        files.write(file, json.dumps(seat))
+        file.chmod(0o644)
+    except OSError as error:
+        if first:
+            print(f"This course cannot see where you are ({error.strerror}: {folder}). Tell the one who runs it.")
+        return
+    if first:
+        print(TOLD.format(folder, name or number))
+
+
+def _number(mine: Path) -> str:
+    """Return the learner's random number, the same each time."""
+    file = mine / NUMBER
+    with contextlib.suppress(OSError):
+        if (number := file.read_text(encoding="utf-8").strip()).isalnum():
+            return number
+    number = secrets.token_hex(3)
+    files.write(file, f"{number}\n")
+    return number
