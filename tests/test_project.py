@@ -149,7 +149,7 @@ def test_conda_users_get_the_same_python_and_the_same_packages():
     assert CONDA["name"] == PROJECT["name"]
     assert {Requirement(line).name for line in plain} == {"python", "pip"}, "pip alone brings packages"
     assert str(python.specifier) == PROJECT["requires-python"]
-    assert pip == ["-c constraints.txt", "-e .[lab,test,mpi]"]
+    assert pip == ["-c constraints.txt", "-e .[lab,test,mpi,book]"]
 
 
 def test_no_target_of_the_makefile_is_made_in_two_ways():
