@@ -62,7 +62,7 @@ def lab():
 def test_the_origins_found_on_the_ranks_are_those_of_the_meaning(lab, means, root, setup, code, x, y):
     lab.run(setup)
     flow = lab.flow(code, x, y, means=means, root=root)
-    groups = [told["groups"] for told in flow._seen.before]
+    groups = [told["groups"] for told in flow.seen.before]
     for came, wanted in zip(flow.origins, expected(means, groups, root), strict=True):
         assert wanted is None or came == wanted
     assert flow.mistakes == []
@@ -80,7 +80,7 @@ def test_every_reduction_is_recognised(lab, op, kind):
     dtype = "float32" if op == "AVG" else "int64"
     lab.run(f"x = torch.tensor([3, 1, 4, 1], dtype=torch.{dtype}) * (rank + 1) % 5")
     flow = lab.flow(f"dist.all_reduce(x, op=dist.ReduceOp.{op})", "x", means="all_reduce")
-    assert {part.kind for row in flow._seen.parts for *_, part in row} == {kind}
+    assert {part.kind for row in flow.seen.parts for *_, part in row} == {kind}
     assert flow.mistakes == []
 
 
