@@ -39,7 +39,6 @@ ABOUT_JSON = """\
 print one JSON object: status (ok, warn or fail), seconds, quick, findings (each with level, about, says and do), and
 machine, which is what was found
 """
-OURS = ("LABKIT_PROFILE", "LABKIT_SHARED")  # would start ranks elsewhere
 SUM = "x = torch.tensor([rank + 1.0], device=device)\ndist.all_reduce(x)\nprint(x.item())"
 INDENT, WIDEST = 24, 100  # of the text that stands beside a level and what it is about
 
@@ -132,7 +131,7 @@ def try_ranks(on_gpu: bool = False, mps: bool = False) -> Finding:
     `on_gpu` and `mps` say what is to be expected of them: that they use a GPU, and share it under MPS.
     """
     about = f"{FEWEST} ranks"
-    for name in OURS:
+    for name in machine.ELSEWHERE:
         os.environ.pop(name, None)
     began = time.monotonic()
     try:

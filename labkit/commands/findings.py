@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from labkit.cluster import memory_check, process_limit
 from labkit.cluster.memory_check import CUDA, NO_SMI, RANK
 from labkit.cluster.reaper import MPS
-from labkit.commands.machine import NAME, Machine
+from labkit.commands.machine import ELSEWHERE, NAME, Machine
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, listed, nbytes
 from labkit.theory.gpu_sharing import MANY_A_GPU
@@ -394,7 +394,7 @@ def _environment(m: Machine) -> Iterator[Finding]:
             FAIL, "environment", f"PYTHONOPTIMIZE={optimize} drops docstrings, without which ipyparallel fails",
             "Unset PYTHONOPTIMIZE where Jupyter is started.",
         )  # fmt: skip
-    for name, does in (("LABKIT_PROFILE", "its profile says where"), ("LABKIT_SHARED", "it uses a lab that runs")):
+    for name, does in ELSEWHERE.items():
         if name in m.settings:
             yield Finding(OK, "environment", f"start() goes by {name}={m.settings[name]}: {does}")
 

@@ -34,7 +34,11 @@ from labkit.floor.errors import LabError
 NAME = "collectives-workbook"
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
 BESIDE = ("notebook", "nvidia-nccl-cu12", "nvidia-nccl-cu13")  # packages that the workbook does not ask for
-SETTINGS = ("LABKIT_PROFILE", "LABKIT_SHARED", "CUDA_VISIBLE_DEVICES", "PYTHONOPTIMIZE")  # environment variables
+ELSEWHERE = {  # environment variables by which start() starts no ranks of its own here, and what each does
+    "LABKIT_PROFILE": "its profile says where",
+    "LABKIT_SHARED": "it uses a lab that runs",
+}
+SETTINGS = (*ELSEWHERE, "CUDA_VISIBLE_DEVICES", "PYTHONOPTIMIZE")  # environment variables
 FIELDS = ("name", "driver_version", "memory.total", "memory.free")  # what nvidia-smi is asked for
 SHARED_MEMORY = "/dev/shm"
 

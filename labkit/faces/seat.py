@@ -30,10 +30,11 @@ TOLD = (
 _told: set[Path] = set()  # the folders of which the learner has been told
 
 
-def tell(mine: Path, what: str, facts: Mapping[str, Any], done: int) -> None:
-    """Write that the learner is at `what`, if a room is named; `mine` is the folder of the learner's own progress.
+def tell(mine: Path, what: str, known: Mapping[str, Mapping[str, Any]]) -> None:
+    """Write that the learner is at `what`, if a room is named.
 
-    A folder that cannot be written to is a sentence, once, and never an error.
+    `mine` is the folder of the learner's own progress, `known` the facts of all exercises and predictions in it. A room
+    that cannot be written to is a sentence, once, and never an error.
     """
     if not (named := os.environ.get(ROOM)):
         return
@@ -48,9 +49,10 @@ def tell(mine: Path, what: str, facts: Mapping[str, Any], done: int) -> None:
             before = json.loads(file.read_text(encoding="utf-8"))
         now = time.time()
         name = os.environ.get(NAME, "")
-        known = {fact: facts[fact] for fact in FACTS if fact in facts}
+        facts = {fact: value for fact, value in known["exercises"].get(what, {}).items() if fact in FACTS}
+        done = sum(each["state"] == "solved" for each in known["exercises"].values()) + len(known["predictions"])
         since = before["since"] if before.get("what") == what and "since" in before else now
-        seat = {"name": name, "what": what, **known, "since": since, "when": now, "done": done}
+        seat = {"name": name, "what": what, **facts, "since": since, "when": now, "done": done}
         files.write(file, json.dumps(seat))
         file.chmod(0o644)
     except OSError as error:
