@@ -36,9 +36,17 @@ OTHERS = "other commands, which have a --help of their own:\n"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; 1 where it cannot be done."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in COMMANDS:
-        _, module = COMMANDS[arguments[0]]
-        return int(importlib.import_module(module).main(arguments[1:]))
+    try:
+        if arguments and arguments[0] in COMMANDS:
+            _, module = COMMANDS[arguments[0]]
+            return int(importlib.import_module(module).main(arguments[1:]))
+        return _copies(arguments)
+    except LabError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _copies(arguments: Sequence[str]) -> int:
     others = "".join(f"  {f'python -m labkit {name}':<47} {does}\n" for name, (does, _) in COMMANDS.items())
     parser = argparse.ArgumentParser(
         "python -m labkit",
@@ -50,16 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=default, help=f"default: {default}")
     parser.add_argument("--back", metavar="NOTEBOOK", help="put one notebook back: 02, 02-send-and-receive or its file")
     given = parser.parse_args(arguments)
-    try:
-        if given.back is None:
-            print(my_notebooks.renew(given.folder))
-            print(f"Open them with: jupyter lab {given.folder}")
-        else:
-            print(my_notebooks.put_back(given.folder, given.back))
-            print(f"If it is open, {my_notebooks.RELOAD}")
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 1
+    if given.back is None:
+        print(my_notebooks.renew(given.folder))
+        print(f"Open them with: jupyter lab {given.folder}")
+    else:
+        print(my_notebooks.put_back(given.folder, given.back))
+        print(f"If it is open, {my_notebooks.RELOAD}")
     return 0
 
 

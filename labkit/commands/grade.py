@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,11 +69,8 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     try:
         return _grade(given)
-    except LabError as error:
-        print(error, file=sys.stderr)
     except OSError as error:
-        print(f"{error.filename} cannot be written ({error.strerror}). Name another file.", file=sys.stderr)
-    return 1
+        raise LabError(f"{error.filename} cannot be written ({error.strerror}). Name another file.") from error
 
 
 def _grade(given: argparse.Namespace) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from labkit.faces.my_notebooks import WORKBOOK, find, without_outputs
 from labkit.floor import files
 from labkit.floor.errors import LabError
 from labkit.floor.words import count
+from labkit.grading.submission import CALL
 
 ABOUT = """\
 Write a lesson's notebook for nbgrader, without outputs: the card of each exercise is locked, the cell below it is the
@@ -29,7 +28,6 @@ It is what learners begin with, so nbgrader must not clear solutions from it:
 nbgrader autograde runs the whole notebook. python -m labkit grade takes the same notebooks and runs the checks alone.
 """
 SCHEMA = 3  # of nbgrader's metadata
-CALL = re.compile(r"""lab\.(exercise|check)\(["'](\w+)["']\)""")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -40,20 +38,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("lesson", help="04, 04-everyone or its file")
     parser.add_argument("folder", type=Path, help="where to write it")
     given = parser.parse_args(arguments)
+    name = find(given.lesson, sorted(file.name for file in WORKBOOK.glob("*.ipynb")))
+    notebook = json.loads(without_outputs((WORKBOOK / name).read_text(encoding="utf-8")))
+    points = mark(notebook, exercises.every())
+    if not points:
+        raise LabError(f"{name} has no exercises. Choose a lesson that has some.")
     try:
-        name = find(given.lesson, sorted(file.name for file in WORKBOOK.glob("*.ipynb")))
-        notebook = json.loads(without_outputs((WORKBOOK / name).read_text(encoding="utf-8")))
-        points = mark(notebook, exercises.every())
-        if not points:
-            raise LabError(f"{name} has no exercises. Choose a lesson that has some.")
         given.folder.mkdir(parents=True, exist_ok=True)
         files.write(given.folder / name, json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n")
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 1
     except OSError as error:
-        print(f"{error.filename} cannot be written ({error.strerror}). Name another folder.", file=sys.stderr)
-        return 1
+        raise LabError(f"{error.filename} cannot be written ({error.strerror}). Name another folder.") from error
     print(f"{given.folder / name}: {count(points, 'exercise')}, a point each.")
     return 0
 
@@ -63,12 +57,10 @@ def mark(notebook: dict[str, Any], known: Collection[str]) -> int:
     cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     points = 0
     for card, stub, check in zip(cells, cells[1:], cells[2:], strict=False):
-        calls = [CALL.fullmatch("".join(cell["source"]).strip()) for cell in (card, check)]
-        if not all(calls):
+        shows, checks = (CALL.fullmatch("".join(cell["source"]).strip()) for cell in (card, check))
+        if not (shows and checks and shows[2] == checks[2] in known and (shows[1], checks[1]) == ("exercise", "check")):
             continue
-        (first, name), (last, same) = (call.groups() for call in calls if call)
-        if (first, last) != ("exercise", "check") or name != same or name not in known:
-            continue
+        name = shows[2]
         check["source"] = f'display(verdict := lab.check("{name}"))\nassert verdict.passed'
         card["metadata"]["nbgrader"] = _metadata(f"card-{name}", locked=True)
         stub["metadata"]["nbgrader"] = _metadata(name, solution=True)

@@ -14,7 +14,8 @@ from labkit.floor.words import count
 from labkit.grading.graded import UNGRADED, Copy, Fewest, Graded
 
 WIDE = 120  # characters of a line on the screen
-COSTS = {"sent": "bytes", "rounds": "steps", "memory": "bytes of memory"}
+COSTS = {"sent": ("byte", "bytes"), "rounds": ("step", "steps"), "memory": ("byte of memory", "bytes of memory")}
+ENDS = {"not attempted": "skipped", UNGRADED: "error"}  # what JUnit calls states that are neither right nor wrong
 UNSAFE = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML cannot hold
 # classroom50's names for who has submitted what; its runner sets these variables.
 CLASSROOM50 = {
@@ -46,14 +47,14 @@ def summary(copies: Sequence[Copy]) -> str:
     for copy in copies:
         signs = " ".join(e.head[0] for e in copy.exercises)
         lines.append(f"  {copy.name:{wide}}  {_of(copy) if copy.exercises else 'not graded':10}  {signs}".rstrip())
-    return "\n".join([f"{count(len(copies), 'copy').replace('copys', 'copies')}:", *lines])
+    return "\n".join([f"{count(len(copies), 'copy', 'copies')}:", *lines])
 
 
 def leaderboard(best: Sequence[Fewest]) -> str:
     """Write a line for each cost of each exercise: the least, and whose it is."""
     if not best:
         return "No right solution that a leaderboard could compare."
-    lines = [f"  {f.exercise}: {f.value:,.0f} {COSTS[f.cost]}: {', '.join(f.names)}" for f in best]
+    lines = [f"  {f.exercise}: {count(round(f.value), *COSTS[f.cost])}: {', '.join(f.names)}" for f in best]
     return "\n".join(["The least that a right solution took:", *lines])
 
 
@@ -74,22 +75,19 @@ def junit(copies: Sequence[Copy], best: Sequence[Fewest], environ: Mapping[str, 
     root = ElementTree.Element("testsuites")
     for copy in copies:
         cases = copy.exercises
-        failed = [e for e in cases if not e.points and e.state not in ("not attempted", UNGRADED)]
+        ends = ["system-out" if e.points else ENDS.get(e.state, "failure") for e in cases]
         counts = {
             "tests": len(cases),
-            "failures": len(failed),
-            "errors": sum(e.state == UNGRADED for e in cases) + bool(copy.note),
-            "skipped": sum(e.state == "not attempted" for e in cases),
+            "failures": ends.count("failure"),
+            "errors": ends.count("error") + bool(copy.note),
+            "skipped": ends.count("skipped"),
         }
         about = {"name": copy.name, "time": f"{copy.seconds:.3f}"} | {k: str(v) for k, v in counts.items()}
         suite = ElementTree.SubElement(root, "testsuite", about)
-        for e in cases:
+        for e, end in zip(cases, ends, strict=True):
             case = ElementTree.SubElement(suite, "testcase", classname=copy.name, name=e.name, time=f"{e.seconds:.3f}")
-            kind = {"not attempted": "skipped", UNGRADED: "error"}.get(e.state, "failure")
-            if not e.points:
-                ElementTree.SubElement(case, kind, message=_xml(e.head)).text = _xml(e.text)
-            else:
-                ElementTree.SubElement(case, "system-out").text = _xml(e.text)
+            message = {} if e.points else {"message": _xml(e.head)}
+            ElementTree.SubElement(case, end, message).text = _xml(e.text)
         if copy.note:
             ElementTree.SubElement(suite, "system-err").text = _xml(copy.note)
     ElementTree.indent(root)
@@ -121,7 +119,7 @@ def gradescope(copies: Sequence[Copy], best: Sequence[Fewest], environ: Mapping[
         told["output"] = notes
     if best:
         told["leaderboard"] = [
-            {"name": f"{f.exercise}: {COSTS[f.cost]}", "value": f.value, "order": "asc"} for f in best
+            {"name": f"{f.exercise}: {COSTS[f.cost][1]}", "value": f.value, "order": "asc"} for f in best
         ]
     return _json(told)
 

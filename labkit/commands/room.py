@@ -8,7 +8,6 @@ import json
 import os
 import secrets
 import stat
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -37,10 +36,8 @@ of JupyterHub it takes its address and prefix from the hub: c.JupyterHub.service
 "url": "http://127.0.0.1:9999", "command": ["python", "-m", "labkit", "room", "/srv/room"], "environment":
 {"LABKIT_ROOM_TOKEN": "…"}}], and the page is at /services/room/?token=….
 """
-CHECKS, MINUTES = (
-    3,
-    10.0,
-)  # that are not right, or spent on one exercise that has been checked, before one counts as stuck
+CHECKS = 3  # that are not right, before one counts as stuck,
+MINUTES = 10.0  # or spent on one exercise that has been checked
 AWAY = 60.0  # minutes after which one who has done nothing is not shown as working
 LARGEST = 4096  # bytes of a learner's file; a larger one is none of ours
 STYLE = (
@@ -169,7 +166,7 @@ def server(folder: Path, token: str, port: int = 0, prefix: str = "/") -> Thread
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve the page until Ctrl-C; 1 where the folder cannot be listed or the port is taken."""
+    """Serve the page until Ctrl-C."""
     parser = argparse.ArgumentParser(
         "python -m labkit room", description=ABOUT, epilog=HOW, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -179,17 +176,13 @@ def main(arguments: Sequence[str]) -> int:
     prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
     port = given.port or urlsplit(os.environ.get("JUPYTERHUB_SERVICE_URL", "")).port or 0
     token = os.environ.get("LABKIT_ROOM_TOKEN") or secrets.token_urlsafe(16)
+    seats(given.folder, time.time())  # says now that a folder cannot be listed
     try:
-        seats(given.folder, time.time())
         with server(given.folder, token, port, prefix) as serving:
             print(f"http://127.0.0.1:{serving.server_port}{prefix}?token={token}", flush=True)
             serving.serve_forever()
-    except LabError as error:
-        print(error, file=sys.stderr)
-        return 1
     except OSError as error:
-        print(f"Port {port} cannot be had ({error.strerror}). Give another with --port.", file=sys.stderr)
-        return 1
+        raise LabError(f"Port {port} cannot be had ({error.strerror}). Give another with --port.") from error
     except KeyboardInterrupt:
         pass
     return 0

@@ -44,14 +44,14 @@ def tell(mine: Path, what: str, known: Mapping[str, Mapping[str, Any]]) -> None:
     try:
         number = _number(mine)
         file = folder / f"{number}.json"
-        before: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
+        since = now = time.time()
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError, RecursionError):  # no file, or another form
             before = json.loads(file.read_text(encoding="utf-8"))
-        now = time.time()
+            if before["what"] == what:
+                since = min(now, before["since"])
         name = os.environ.get(NAME, "")
         facts = {fact: value for fact, value in known["exercises"].get(what, {}).items() if fact in FACTS}
         done = sum(each["state"] == "solved" for each in known["exercises"].values()) + len(known["predictions"])
-        since = before["since"] if before.get("what") == what and "since" in before else now
         seat = {"name": name, "what": what, **facts, "since": since, "when": now, "done": done}
         files.write(file, json.dumps(seat))
         file.chmod(0o644)

@@ -68,13 +68,13 @@ def sentence(parts: Sequence[str]) -> str:
     return f"{joined[:1].upper()}{joined[1:].rstrip('.')}."
 
 
-def count(k: int, what: str) -> str:
-    """Write so many of a thing.
+def count(k: int, what: str, several: str = "") -> str:
+    """Write so many of a thing, or of `several` where that is more than an s.
 
-    >>> count(1, "rank"), count(3, "rank")
-    ('1 rank', '3 ranks')
+    >>> count(1, "rank"), count(3, "rank"), count(2, "copy", "copies")
+    ('1 rank', '3 ranks', '2 copies')
     """
-    return f"{k:,} {what}{'s' * (k != 1)}"
+    return f"{k:,} {what if k == 1 else several or f'{what}s'}"
 
 
 def seconds(s: float) -> str:

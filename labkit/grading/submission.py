@@ -17,7 +17,7 @@ from labkit.grading.defined_names import ON_RANKS
 from labkit.grading.exercise import Exercise
 from labkit.theory.definitions import Reader
 
-NAMED = re.compile(r"""lab\.(?:exercise|check)\(\s*["'](\w+)["']\s*\)""")
+CALL = re.compile(r"""lab\.(exercise|check)\(\s*["'](\w+)["']\s*\)""")
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Submission:
 
         Those of the lesson, where all that the cells name are of one lesson: also those whose cells were deleted.
         """
-        named = {name for cell in self.cells for name in NAMED.findall(cell) if name in known}
+        named = {name for cell in self.cells for _, name in CALL.findall(cell) if name in known}
         lessons = {known[name].lesson for name in named}
         return [e for e in known.values() if e.name in named or (len(lessons) == 1 and e.lesson in lessons)]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.__main__ import main
 from labkit.commands import release
 from labkit.content import exercises
 from labkit.faces.my_notebooks import WORKBOOK, without_outputs
@@ -36,7 +37,7 @@ def test_every_exercise_has_a_locked_card_a_solution_and_a_check_worth_a_point(f
 
 
 def test_it_is_written_without_outputs_and_graded_as_the_lesson_is(tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert release.main(["04", str(tmp_path / "source" / "lesson-04")]) == 0
+    assert main(["release", "04", str(tmp_path / "source" / "lesson-04")]) == 0
     assert capsys.readouterr().out.endswith("10 exercises, a point each.\n")
     path = tmp_path / "source" / "lesson-04" / "04-everyone.ipynb"
     assert not any(cell.get("outputs") for cell in json.loads(path.read_text())["cells"])
@@ -56,6 +57,6 @@ def test_a_check_shows_its_verdict_and_raises_where_it_is_worth_no_point(tmp_pat
 
 @pytest.mark.parametrize("lesson", ["99", "index"])
 def test_what_has_no_exercises_is_refused(tmp_path: Path, lesson: str, capsys: pytest.CaptureFixture):
-    assert release.main([lesson, str(tmp_path / "new")]) == 1
+    assert main(["release", lesson, str(tmp_path / "new")]) == 1
     assert "Choose" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit.__main__ import main
 from labkit.commands import room
 from labkit.faces import progress, seat
 from labkit.floor.errors import LabError
@@ -62,7 +63,14 @@ def test_nothing_is_written_where_no_room_is_named(folder: Path, monkeypatch: py
     assert not (progress.folder() / seat.NUMBER).exists()
 
 
-def test_the_time_at_an_exercise_begins_with_its_first_check(folder: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("before", ["", "[]", '{"what": "hello_sum", "since": "then"}', "[" * 4000])
+def test_the_time_at_an_exercise_begins_with_its_first_check(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, before: str
+):
+    """Whatever another user has put in the file's place."""
+    progress.folder().mkdir()
+    (progress.folder() / seat.NUMBER).write_text("5eat")
+    (folder / "5eat.json").write_text(before)
     for minute in (0, 4, 9):
         monkeypatch.setattr("labkit.faces.seat.time.time", lambda minute=minute: NOW + 60 * minute)
         progress.change("hello_sum", state="tried", checks=1)
@@ -155,5 +163,5 @@ def test_the_page_is_for_who_knows_the_token(address: str):
 def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     with pytest.raises(LabError, match="Name the folder of LABKIT_ROOM"):
         room.seats(tmp_path / "none", NOW)
-    assert room.main([str(tmp_path / "none")]) == 1
+    assert main(["room", str(tmp_path / "none")]) == 1
     assert "cannot be listed" in capsys.readouterr().err

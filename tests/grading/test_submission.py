@@ -9,7 +9,7 @@ import pytest
 
 from labkit.content import exercises
 from labkit.floor.errors import LabError
-from labkit.grading.submission import NAMED, Submission, read
+from labkit.grading.submission import CALL, Submission, read
 
 KNOWN = exercises.every()
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
@@ -21,7 +21,7 @@ def test_every_lessons_notebook_has_its_exercises_and_each_a_cell_that_defines_i
     for path in NOTEBOOKS:
         copy = read(path)
         asked = {e.name for e in copy.exercises(KNOWN)}
-        assert asked == {name for cell in copy.cells for name in NAMED.findall(cell) if name in KNOWN}, path.name
+        assert asked == {name for cell in copy.cells for _, name in CALL.findall(cell) if name in KNOWN}, path.name
         for name in asked:
             defining = copy.defining(name)
             assert defining is not None, name

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.commands import grade, grader
+from labkit.__main__ import main
+from labkit.commands import grader
 from labkit.commands.grader import Grader
 from labkit.content import exercises
 from tests import copies, mistakes
@@ -51,7 +52,7 @@ def test_right_wrong_and_hanging_copies_are_told_apart(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LABKIT_PROGRESS", str(tmp_path / "progress"))
     files = ["--gradescope", "out/results.json", "--junit", "out/junit.xml", "--leaderboard"]
-    assert grade.main(["in", "--exercises", ",".join(TWO), "--timeout", "4", *files]) == 0
+    assert main(["grade", "in", "--exercises", ",".join(TWO), "--timeout", "4", *files]) == 0
     printed = capsys.readouterr().out
     assert "right: 2 of 2" in printed
     assert "wrong: 0 of 2" in printed
@@ -112,12 +113,12 @@ def test_nothing_of_one_copy_reaches_the_next(tmp_path):
 
 def test_what_has_no_time_left_is_not_graded_and_what_cannot_be_read_is_told(tmp_path, capsys):
     path = put(tmp_path, "ada", MEAN.answer)
-    assert grade.main([str(path), "--exercises", "repair_mean", "--timeout-all", "0"]) == 1
+    assert main(["grade", str(path), "--exercises", "repair_mean", "--timeout-all", "0"]) == 1
     assert "not graded. The time for all exercises was over." in capsys.readouterr().out
     path.write_text("{")
-    assert grade.main([str(path)]) == 1
+    assert main(["grade", str(path)]) == 1
     assert "is not a notebook" in capsys.readouterr().out
-    assert grade.main([str(tmp_path / "empty")]) == 1
+    assert main(["grade", str(tmp_path / "empty")]) == 1
 
 
 def test_a_check_that_does_not_come_back_is_given_up_and_made_once_more_on_new_ranks(tmp_path, monkeypatch):
@@ -137,6 +138,6 @@ def test_a_check_that_does_not_come_back_is_given_up_and_made_once_more_on_new_r
 
 def test_in_an_exam_it_tells_right_or_wrong_alone(tmp_path, capsys):
     path = put(tmp_path, "ada", copies.HANGS.format(name="repair_mean"), exercises.find("average_ints").answer)
-    assert grade.main([str(path), "--exercises", ",".join(TWO), "--exam"]) == 0
+    assert main(["grade", str(path), "--exercises", ",".join(TWO), "--exam"]) == 0
     lines = capsys.readouterr().out.splitlines()[1:]
     assert lines == ["  ✗ repair_mean: wrong.", "  ✓ average_ints: right on 18 inputs."]
