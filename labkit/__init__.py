@@ -19,7 +19,7 @@
 
 Imports go down only; `floor` lies under everything, and `top` is what stands directly in labkit/, `content` aside:
 
-    commands → top, faces, show, cluster, content, grading, theory
+    commands → top, faces, show, cluster, content, grading
     top → faces, show, cluster, content, theory
     faces → show, cluster, content, grading, theory
     show → plot, grading, outcome, theory

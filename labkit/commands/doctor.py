@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -14,8 +15,9 @@ import textwrap
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from functools import partial
 
+from labkit.cluster.reaper import MPS
 from labkit.commands import machine
 from labkit.commands.findings import FAIL, FEWEST, INSTALL, OK, WARN, Finding, judge, split, worst
 from labkit.faces import current_lab
@@ -40,6 +42,11 @@ print one JSON object: status (ok, warn or fail), seconds, quick, findings (each
 machine, which is what was found
 """
 SUM = "x = torch.tensor([rank + 1.0], device=device)\ndist.all_reduce(x)\nprint(x.item())"
+GET_MPS = (
+    "It comes with NVIDIA's driver: install the driver's programs. In a container, ask for them "
+    "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)."
+)
+REPORT = "Report these lines as an issue."
 INDENT, WIDEST = 24, 100  # of the text that stands beside a level and what it is about
 
 
@@ -63,12 +70,13 @@ def main(arguments: Sequence[str]) -> int:
     findings = []
     for finding in _each(found, given.quick):
         findings.append(finding)
-        if not given.json:
-            show(finding, given.quick)
+        if not given.json and not (given.quick and finding.level == OK):
+            print("\n".join(lines(finding)), flush=True)
     took = time.monotonic() - began
     if given.json:
+        told = asdict(found) | {"files": [None if n == math.inf else n for n in found.files]}  # JSON knows no infinity
         report = {"status": worst(findings), "seconds": round(took, 1), "quick": given.quick}
-        print(json.dumps({**report, "findings": [asdict(f) for f in findings], "machine": _plain(found)}, indent=2))
+        print(json.dumps({**report, "findings": [asdict(f) for f in findings], "machine": told}, indent=2))
     elif not given.quick:
         print(f"\n{summary(findings)} Seen in {took:.1f} s.")
     return int(worst(findings) == FAIL)
@@ -78,7 +86,7 @@ def _each(found: machine.Machine, quick: bool) -> Iterator[Finding]:
     """Yield what is found, at last of the ranks, unless the look is `quick`."""
     yield from judge(found)
     if not quick:
-        yield try_ranks(bool(found.torch and found.torch.usable), found.mps)
+        yield try_ranks(found.usable > 0, found.mps)
 
 
 def summary(findings: Sequence[Finding]) -> str:
@@ -95,12 +103,6 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"Nothing here keeps the workbook from running{f'; {warnings}' if WARN in levels else ''}."
 
 
-def show(finding: Finding, quick: bool = False) -> None:
-    """Print a finding; a `quick` look says nothing of what is fine."""
-    if not (quick and finding.level == OK):
-        print("\n".join(lines(finding)), flush=True)
-
-
 def lines(finding: Finding, width: int = 0) -> Iterator[str]:
     """Write a finding in lines of so many columns, by default as many as the terminal has.
 
@@ -108,27 +110,20 @@ def lines(finding: Finding, width: int = 0) -> Iterator[str]:
     warn   memory           300 MiB left.
                             → Close notebooks.
     """
-    width = width or min(shutil.get_terminal_size().columns, WIDEST)
-    texts = [(line, "", "") for line in finding.says.splitlines()]
-    texts += [(line, "→ ", "  ") for line in finding.do.splitlines()]
+    width = max(width or min(shutil.get_terminal_size().columns, WIDEST), INDENT + 20) - INDENT
+    wrap = partial(textwrap.wrap, width=width, break_long_words=False, break_on_hyphens=False)
+    texts = [wrap(line) for line in finding.says.splitlines()]
+    texts += [wrap(line, initial_indent="→ ", subsequent_indent="  ") for line in finding.do.splitlines()]
     head = f"{finding.level:<7}{finding.about:<17}"
-    for text, first, rest in texts:
-        for line in textwrap.wrap(
-            text,
-            max(width, INDENT + 20) - INDENT,
-            initial_indent=first,
-            subsequent_indent=rest,
-            break_long_words=False,
-            break_on_hyphens=False,
-        ):
-            yield f"{head:<{INDENT}}{line}"
-            head = ""
+    for line in itertools.chain(*texts):
+        yield f"{head:<{INDENT}}{line}"
+        head = ""
 
 
 def try_ranks(on_gpu: bool = False, mps: bool = False) -> Finding:
     """Start two ranks on this machine as start() does, let them add a number up, end them, and say how that went.
 
-    `on_gpu` and `mps` say what is to be expected of them: that they use a GPU, and share it under MPS.
+    `on_gpu` says that they are to use a GPU, `mps` that MPS is there, so that they need not take turns on it.
     """
     about = f"{FEWEST} ranks"
     for name in machine.ELSEWHERE:
@@ -143,31 +138,20 @@ def try_ranks(on_gpu: bool = False, mps: bool = False) -> Finding:
                 said = " ".join(str(started).split())
                 sums = [text.strip() for text in lab.run(SUM)]
     except JoinError as error:
-        return Finding(
-            FAIL, about, f"ranks cannot be joined{error.why or ': they do not say why'}",
-            "Run this once more, with other programs closed. If it stays, report these lines as an issue.",
-        )  # fmt: skip
+        do = "Run this once more, with other programs closed. If it stays, report these lines as an issue."
+        return Finding(FAIL, about, f"ranks cannot be joined{error.why}", do)
     except LabError as error:
         return Finding(FAIL, about, *split(str(error)))
     except ImportError as error:
         return Finding(FAIL, about, f"start() cannot be imported: {error}", f"Install what it needs: {INSTALL}.")
     except Exception as error:
-        return Finding(
-            FAIL, about, f"start() ended in {type(error).__name__}: {error}", "Report these lines as an issue."
-        )
+        return Finding(FAIL, about, f"start() ended in {type(error).__name__}: {error}", REPORT)
     if sums != ["3.0"] * FEWEST:
-        return Finding(
-            FAIL, about, f"{said} Their sum of 1 and 2 is {', '.join(sums)}", "Report these lines as an issue."
-        )
-    took = seconds(time.monotonic() - began)
-    said = f"{said} An all-reduce of 1 and 2 is 3 on both. Started and ended in {took}"
+        return Finding(FAIL, about, f"{said} Their sum of 1 and 2 is {', '.join(sums)}", REPORT)
+    said += f" An all-reduce of 1 and 2 is 3 on both. Started and ended in {seconds(time.monotonic() - began)}"
     if on_gpu and started.engines.backend == "gloo":
         return Finding(WARN, about, said, "CPU ranks do for the lessons. What NCCL said above tells what to mend.")
-    if mps and started.engines.gpu.way == "turns":
-        return Finding(WARN, about, said, "They work, but slowly: what is said above keeps MPS from starting.")
+    if started.engines.gpu.way == "turns":
+        why = "what is said above keeps MPS from starting." if mps else f"{MPS} is not there. {GET_MPS}"
+        return Finding(WARN, about, said, f"They work, but slowly: {why}")
     return Finding(OK, about, said)
-
-
-def _plain(found: machine.Machine) -> dict[str, Any]:
-    """Return a machine as JSON takes it, which knows no infinity: what is unlimited is null."""
-    return {**asdict(found), "files": [None if n == math.inf else n for n in found.files]}

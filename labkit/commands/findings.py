@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from labkit.cluster import memory_check, process_limit
 from labkit.cluster.memory_check import CUDA, NO_SMI, RANK
-from labkit.cluster.reaper import MPS
 from labkit.commands.machine import ELSEWHERE, NAME, Machine
 from labkit.floor.errors import LabError
 from labkit.floor.words import count, listed, nbytes
-from labkit.theory.gpu_sharing import MANY_A_GPU
 
 OK, WARN, FAIL = LEVELS = ("ok", "warn", "fail")
 RANKS, FEWEST = 4, 2  # what lessons start, and with how many most of them still make sense
 # The oldest driver on which CUDA's programs of a major version run, by NVIDIA's minor-version compatibility.
-DRIVERS = {11: 450, 12: 525, 13: 580}
-FRONT = ("ipykernel", "ipython", "ipywidgets", "ipyparallel")  # what a notebook runs on; JupyterLab shows it
+DRIVERS = {12: 525, 13: 580}
+FRONT = ("jupyterlab", "notebook", "ipykernel", "ipython", "ipywidgets", "ipyparallel")  # what a notebook runs on
 INSTALL = "pip install -e '.[lab]' in a clone of the repository, or make lab"
-DRIVER_AGAIN = "If there is a GPU to be used, restart the machine, or reinstall NVIDIA's driver."
 SMALL_SHARED_MEMORY = 64 << 20  # Docker's own choice
 
 
@@ -40,8 +38,7 @@ class Finding:
 
 def judge(machine: Machine) -> list[Finding]:
     """Judge a machine, thing by thing."""
-    judges = [_system, _python, _packages, _torch, _gpu, _sharing, _memory, _cores, _tasks, _files, _place, _sockets]
-    judges += [_jupyter, _environment, _copies, _labs]
+    judges = [_system, _python, _packages, _torch, _gpu, _memory, _limits, _meeting, _settings, _folders]
     return [finding for judge in judges for finding in judge(machine)]
 
 
@@ -63,21 +60,13 @@ def split(message: str) -> tuple[str, str]:
     return says.rstrip("."), do
 
 
-def _refused(check: Callable[[int], object], ranks: int = RANKS) -> str:
-    """Return what one of start()'s checks says against so many ranks."""
-    try:
-        check(ranks)
-    except LabError as error:
-        return str(error)
-    return ""
-
-
 def _room(about: str, check: Callable[[int], object], well: str) -> Finding:
     """Let one of start()'s checks say whether there is room for the ranks: it warns where fewer have room."""
-    if none := _refused(check, FEWEST):
-        return Finding(FAIL, about, *split(none))
-    if fewer := _refused(check):
-        return Finding(WARN, about, *split(fewer))
+    for level, ranks in ((FAIL, FEWEST), (WARN, RANKS)):
+        try:
+            check(ranks)
+        except LabError as error:
+            return Finding(level, about, *split(str(error)))
     return Finding(OK, about, well)
 
 
@@ -88,17 +77,16 @@ def _system(m: Machine) -> Iterator[Finding]:
     where = ", ".join(["WSL"] * m.wsl + ["in a container"] * m.container)
     says = f"{m.system} {m.release.split('-')[0]} on {m.processor}{f' ({where})' if where else ''}"
     if m.system != "Linux":
-        yield Finding(
-            WARN, "system", f"{says}: the workbook has run on Linux alone",
+        says += ": the workbook has run on Linux alone"
+        do = (
             "Ranks are started one by one, each with its own torch. A stuck rank may not be freed: lab.stop() and "
-            "start() begin anew. Linux in a container or a virtual machine has all of it.",
-        )  # fmt: skip
+            "start() begin anew. Linux in a container or a virtual machine has all of it."
+        )
+        yield Finding(WARN, "system", says, do)
     elif not m.pidfds:
-        yield Finding(
-            FAIL, "system", f"{says} gives no handles on processes (pidfd_open), so ranks cannot be forked",
-            "Use Linux 5.3 or newer"
-            + (", which is WSL 2 on Windows." if m.wsl else ". In a container, its runtime has to allow pidfd_open."),
-        )  # fmt: skip
+        says += " gives no handles on processes (pidfd_open), so ranks cannot be forked"
+        do = "Use Linux 5.3 or newer, which is WSL 2 on Windows. In a container, its runtime has to allow pidfd_open."
+        yield Finding(FAIL, "system", says, do)
     else:
         yield Finding(OK, "system", says)
 
@@ -106,10 +94,9 @@ def _system(m: Machine) -> Iterator[Finding]:
 def _python(m: Machine) -> Iterator[Finding]:
     says = f"{m.python}, {m.executable}"
     if outside(m.python, m.wanted_python):
-        yield Finding(
-            FAIL, "python", f"{says}; the workbook needs {m.wanted_python}",
-            "Name another Python, for an environment that is made anew: make clean, then make lab PYTHON=python3.12.",
-        )  # fmt: skip
+        says += f"; the workbook needs {m.wanted_python}"
+        do = "Name another Python, for an environment that is made anew: make clean, then make lab PYTHON=python3.12."
+        yield Finding(FAIL, "python", says, do)
     else:
         yield Finding(OK, "python", says)
 
@@ -117,37 +104,31 @@ def _python(m: Machine) -> Iterator[Finding]:
 def _packages(m: Machine) -> Iterator[Finding]:
     """Hold the installed versions against pyproject.toml's ranges, but torch's, which has a line of its own."""
     if NAME not in m.installed:
-        yield Finding(
-            FAIL, "workbook", f"{NAME} is not installed here, so ipyparallel does not find what starts its ranks",
-            f"Install it: {INSTALL}.",
-        )  # fmt: skip
+        says = f"{NAME} is not installed here, so ipyparallel does not find what starts its ranks"
+        yield Finding(FAIL, "workbook", says, f"Install it: {INSTALL}.")
     needed = sorted(m.wanted.keys() - {"torch", "jupyterlab"})
     if missing := [name for name in needed if name not in m.installed]:
         yield Finding(FAIL, "packages", f"not installed: {listed(missing)}", f"Install them: {INSTALL}.")
     for name in needed:
-        if name in m.installed:
-            yield from _version(m, name, name)
-    have = [f"{name} {m.installed[name]}" for name in ("jupyterlab", "notebook", *FRONT) if name in m.installed]
+        yield from _version(m, name, name)
     if "jupyterlab" in m.installed:
-        yield from list(_version(m, "jupyterlab", "front end")) or [Finding(OK, "front end", ", ".join(have))]
-        return
-    instead = f"Notebook {m.installed['notebook']}" if "notebook" in m.installed else "no JupyterLab"
-    yield Finding(
-        WARN, "front end", f"{instead} in this environment; the workbook is tested in JupyterLab alone",
-        f"Install it ({INSTALL}), or open the notebooks elsewhere with {m.executable} as their kernel.",
-    )  # fmt: skip
+        have = ", ".join(f"{name} {m.installed[name]}" for name in FRONT if name in m.installed)
+        yield from _version(m, "jupyterlab", "front end") or [Finding(OK, "front end", have)]
+    else:
+        instead = f"Notebook {m.installed['notebook']}" if "notebook" in m.installed else "no JupyterLab"
+        says = f"{instead} in this environment; the workbook is tested in JupyterLab alone"
+        do = f"Install it ({INSTALL}), or open the notebooks elsewhere with {m.executable} as their kernel."
+        yield Finding(WARN, "front end", says, do)
 
 
-def _version(m: Machine, name: str, about: str) -> Iterator[Finding]:
-    wanted = m.wanted.get(name, "")
-    if name not in m.installed:
-        yield Finding(FAIL, about, f"{name} is not installed", f"Install it: {INSTALL}.")
-    elif side := outside(m.installed[name], wanted):
-        low = side == "older"
-        yield Finding(
-            FAIL if low else WARN, about, f"{name} {m.installed[name]} is {side} than the workbook takes, {wanted}",
-            f"pip install '{name}{wanted}'" + ("." if low else ", if something does not work: it was not tried."),
-        )  # fmt: skip
+def _version(m: Machine, name: str, about: str) -> list[Finding]:
+    """Find fault with the version of a package that is installed, if it is outside what the workbook takes."""
+    has, wanted = m.installed.get(name, ""), m.wanted.get(name, "")
+    side = outside(has, wanted) if has else ""
+    says, do = f"{name} {has} is {side} than the workbook takes, {wanted}", f"pip install '{name}{wanted}'"
+    if side == "older":
+        return [Finding(FAIL, about, says, f"{do}.")]
+    return [Finding(WARN, about, says, f"{do}, if something does not work: it was not tried.")] if side else []
 
 
 def outside(version: str, wanted: str) -> str:
@@ -171,38 +152,26 @@ def numbers(version: str) -> tuple[int, ...]:
     >>> numbers("2.13.0+cpu") == numbers("2.13")
     True
     """
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple([*map(int, found[0].split(".")), 0, 0, 0, 0][:4]) if found else (0, 0, 0, 0)
+    begins = re.split(r"[^\d.]", version)[0].split(".")
+    return tuple([*(int(n) for n in begins if n), 0, 0, 0, 0][:4])
 
 
 def _torch(m: Machine) -> Iterator[Finding]:
     version = m.torch.version if m.torch else m.installed.get("torch", "")
-    built = {"cpu": "built for CPUs alone"}.get(m.torch_build, f"built for {_built(m)}")
     if not m.torch_build:
         yield Finding(FAIL, "torch", "torch is not installed", f"Install it: {INSTALL}.")
-    elif found := list(_version(m, "torch", "torch")):
+    elif found := _version(m, "torch", "torch"):
         yield from found
     elif m.no_torch:
-        yield Finding(
-            FAIL, "torch", f"torch {version} cannot be imported: {m.no_torch}",
-            "python -c 'import torch' shows all of it. Install torch anew: pip install --force-reinstall torch.",
-        )  # fmt: skip
+        do = "python -c 'import torch' shows all of it. Install torch anew: pip install --force-reinstall torch."
+        yield Finding(FAIL, "torch", f"torch {version} cannot be imported: {m.no_torch}", do)
     elif m.torch and not m.torch.gloo:
-        yield Finding(
-            FAIL, "torch", f"torch {version} has no Gloo, which joins CPU ranks",
-            "Install PyTorch's own build: pip install --force-reinstall torch.",
-        )  # fmt: skip
+        do = "Install PyTorch's own build: pip install --force-reinstall torch."
+        yield Finding(FAIL, "torch", f"torch {version} has no Gloo, which joins CPU ranks", do)
     else:
-        yield Finding(OK, "torch", f"{version}, {built}")
-
-
-def _built(m: Machine) -> str:
-    """Say what torch was built for.
-
-    >>> _built(Machine(torch_build="cuda 13.0"))
-    'CUDA 13.0'
-    """
-    return m.torch_build.replace("cuda", "CUDA").replace("rocm", "ROCm")
+        built = "CPUs alone" if m.torch_build == "cpu" else m.torch_build
+        nccl = f", NCCL {'.'.join(map(str, m.torch.nccl))}" if m.torch and m.torch.nccl else ""
+        yield Finding(OK, "torch", f"{version}, built for {built}{nccl}")
 
 
 # -- GPUs -----------------------------------------------------------------------------------------------------------
@@ -210,56 +179,38 @@ def _built(m: Machine) -> str:
 
 def _gpu(m: Machine) -> Iterator[Finding]:
     """Say what becomes of the GPUs; without one, or with one that cannot be used, ranks run on CPUs."""
-    has = listed([f"{n} × {name}" for name, n in _counted(m).items()]) or "an NVIDIA driver"
-    driver = f"{has}, driver {m.driver}" if m.driver else has
+    names = Counter(gpu.name for gpu in m.gpus)
+    has = listed([f"{n} × {name}" for name, n in names.items()]) or "an NVIDIA driver"
+    has += f", driver {m.driver}" if m.driver else ""
     kind, _, built = m.torch_build.partition(" ")
     needs = DRIVERS.get(numbers(built)[0], 0)
-    hidden = m.settings.get("CUDA_VISIBLE_DEVICES")
-    usable = m.torch is not None and m.torch.usable and m.torch.gpus > 0
-    if kind == "rocm":
-        yield Finding(
-            WARN, "gpu", f"torch is built for {_built(m)}; the workbook was never run with it",
-            'If ranks cannot be joined, call start(backend="gloo") for CPU ranks.',
-        )  # fmt: skip
-    elif usable and m.torch and m.torch.warned:
-        yield Finding(
-            WARN, "gpu", f"{driver}; torch warns: {m.torch.warned[0]}",
-            'If ranks fail on it, call start(backend="gloo") for CPU ranks.',
-        )  # fmt: skip
-    elif usable:
-        yield Finding(OK, "gpu", driver)
+    warned = m.torch.warned if m.torch else ""
+    says, do = has, ""
+    if kind == "ROCm":
+        says = f"torch is built for {m.torch_build}; the workbook was never run with it"
+        do = 'If ranks cannot be joined, call start(backend="gloo") for CPU ranks.'
+    elif m.usable:
+        if warned:
+            says = f"{has}; torch warns: {warned}"
+            do = 'If ranks fail on it, call start(backend="gloo") for CPU ranks.'
     elif not m.driver and not m.gpus and m.no_gpus in ("", NO_SMI):
-        yield Finding(OK, "gpu", "no NVIDIA GPU: ranks run on CPUs, with Gloo")
-    elif not m.driver and not m.gpus:
-        yield Finding(WARN, "gpu", f"{m.no_gpus}: ranks run on CPUs, with Gloo", DRIVER_AGAIN)
-    elif hidden in ("", "-1"):
-        yield Finding(OK, "gpu", f"{driver}, hidden by CUDA_VISIBLE_DEVICES: ranks run on CPUs, with Gloo")
+        says = "no NVIDIA GPU: ranks run on CPUs, with Gloo"
+    elif m.settings.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        says = f"{has}, hidden by CUDA_VISIBLE_DEVICES: ranks run on CPUs, with Gloo"
+    elif m.no_gpus not in ("", NO_SMI):
+        says = f"{m.no_gpus}: ranks run on CPUs, with Gloo"
+        do = "If there is a GPU to be used, restart the machine, or reinstall NVIDIA's driver."
     elif kind == "cpu":
-        yield Finding(
-            WARN, "gpu", f"{driver}; but torch is built for CPUs alone, so ranks run on CPUs",
-            f"To use the GPU, install a torch built for CUDA: PyTorch's installation page names the index. {_fits(m)}",
-        )  # fmt: skip
-    elif m.driver and numbers(m.driver)[0] < needs:
-        yield Finding(
-            WARN, "gpu", f"{driver}; but torch is built for {_built(m)}, which needs driver {needs} or newer",
-            "Ranks run on CPUs. Update the driver, or install another torch: PyTorch's installation page names "
-            f"the index. {_fits(m)}",
-        )  # fmt: skip
+        says = f"{has}; but torch is built for CPUs alone, so ranks run on CPUs"
+        do = f"To use the GPU, install a torch built for CUDA: PyTorch's installation page names the index. {_fits(m)}"
+    elif numbers(m.driver)[0] < needs:
+        says = f"{has}; but torch is built for {m.torch_build}, which needs driver {needs} or newer"
+        another = f"install another torch: PyTorch's installation page names the index. {_fits(m)}"
+        do = f"Ranks run on CPUs. Update the driver, or {another}"
     elif m.torch:
-        why = f": {m.torch.warned[0]}" if m.torch.warned else ""
-        yield Finding(
-            WARN, "gpu", f"{driver}; but torch cannot use it{why}",
-            "Look at nvidia-smi. In a container, start it with its GPUs (docker run --gpus all).",
-        )  # fmt: skip
-    elif m.no_gpus:
-        yield Finding(WARN, "gpu", f"{driver}; but {m.no_gpus}", DRIVER_AGAIN)
-    elif kind:
-        yield Finding(OK, "gpu", driver)
-
-
-def _counted(m: Machine) -> dict[str, int]:
-    names = [gpu.name for gpu in m.gpus]
-    return {name: names.count(name) for name in names}
+        says = f"{has}; but torch cannot use it{f': {warned}' if warned else ''}"
+        do = "Look at nvidia-smi. In a container, start it with its GPUs (docker run --gpus all)."
+    yield Finding(WARN if do else OK, "gpu", says, do)
 
 
 def _fits(m: Machine) -> str:
@@ -272,154 +223,88 @@ def _fits(m: Machine) -> str:
     return f"Driver {m.driver} takes one for CUDA {most}." if most else "Its driver has to be updated as well."
 
 
-def _sharing(m: Machine) -> Iterator[Finding]:
-    """Say how ranks reach each other on GPUs: whether they share one, under MPS or by turns."""
-    if m.torch is None or not (m.torch.usable and m.torch.gpus and m.torch.nccl):
-        return
-    gpus, nccl = m.torch.gpus, ".".join(map(str, m.torch.nccl))
-    if gpus > 1:
-        yield Finding(OK, "nccl", f"NCCL {nccl}: start() gives each of {gpus} GPUs a rank")
-    else:
-        many = m.torch.nccl >= MANY_A_GPU
-        how = "takes several ranks on one GPU" if many else "ranks on one GPU reach each other through sockets"
-        yield Finding(OK, "nccl", f"NCCL {nccl}: {how}")
-    if m.mps:
-        yield Finding(OK, "mps", f"{MPS} is there: ranks that share a GPU compute at the same time")
-    elif gpus == 1:
-        yield Finding(
-            WARN, "mps", f"no {MPS}: {RANKS} ranks that share the GPU take turns, and small messages are slow",
-            "It comes with NVIDIA's driver: install the driver's programs. In a container, ask for them "
-            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility).",
-        )  # fmt: skip
-
-
 # -- room -----------------------------------------------------------------------------------------------------------
 
 
 def _memory(m: Machine) -> Iterator[Finding]:
-    gpus = m.torch.gpus if m.torch and m.torch.usable else 0
-    each = CUDA if gpus else RANK
-    if not m.memory:
-        yield Finding(OK, "memory", "this system does not say how much is left")
-        return
-    left, whose = min(m.memory)
-    limit = f", whose limit is {nbytes(m.memory_limit)}" if m.memory_limit is not None and "container" in whose else ""
-    where = "here" if whose == "This machine" else "in this container"
-    needed = memory_check.LAB + RANKS * each
-    yield _room(
-        "memory",
-        lambda ranks: memory_check.check_memory(ranks, each, m.memory),
-        f"{nbytes(left)} left {where}{limit}; {RANKS} ranks need about {nbytes(needed)}",
-    )
+    each = CUDA if m.usable else RANK
+    if m.memory:
+        left, whose = min(m.memory)
+        where = "here" if whose == "This machine" else "in this container"
+        well = f"{nbytes(left)} left {where}; {RANKS} ranks need about {nbytes(memory_check.LAB + RANKS * each)}"
+        yield _room("memory", lambda ranks: memory_check.check_memory(ranks, each, m.memory), well)
     free = [gpu.left for gpu in m.gpus if gpu.left is not None]
-    if gpus == 1 and free:
-        yield _room(
-            "gpu memory",
-            lambda ranks: memory_check.check_gpu_memory(ranks, 1, free),
-            f"{nbytes(min(free))} left; {RANKS} ranks need about {nbytes(RANKS * memory_check.CONTEXT)} before they "
-            "hold anything",
-        )
-    if m.system == "Linux" and m.shared_memory is None:
-        yield Finding(
-            WARN, "shared memory", "/dev/shm is not there, or not yours to write to",
-            "Ranks that share memory then use files. In a container, have it mounted (docker run --shm-size=1g).",
-        )  # fmt: skip
-    elif m.system == "Linux" and gpus > 1 and m.shared_memory is not None and m.shared_memory <= SMALL_SHARED_MEMORY:
-        yield Finding(
-            WARN, "shared memory", f"/dev/shm holds {nbytes(m.shared_memory)}, and NCCL may need more between GPUs",
-            "In a container, give it more: docker run --shm-size=1g.",
-        )  # fmt: skip
+    if m.usable == 1 and free:
+        needed = f"{RANKS} ranks need about {nbytes(RANKS * memory_check.CONTEXT)} before they hold anything"
+        well = f"{nbytes(min(free))} left; {needed}"
+        yield _room("gpu memory", lambda ranks: memory_check.check_gpu_memory(ranks, 1, free), well)
+    small = SMALL_SHARED_MEMORY if m.usable > 1 else 0
+    if m.system == "Linux" and m.shared_memory <= small:
+        says = f"/dev/shm holds {nbytes(m.shared_memory)}, and NCCL may need more between GPUs"
+        if not m.shared_memory:
+            says = "/dev/shm is not there, or not yours to write to: ranks that share memory use files"
+        do = "In a container, have it mounted, and large enough: docker run --shm-size=1g."
+        yield Finding(WARN, "shared memory", says, do)
 
 
-def _cores(m: Machine) -> Iterator[Finding]:
+def _limits(m: Machine) -> Iterator[Finding]:
+    """Say how many cores, processes and open files there may be."""
     if m.cores < 1.5:
-        yield Finding(
-            WARN, "cores", f"{m.cores:.2g} core: {RANKS} ranks take turns on it, and times say little",
-            "The workbook was tried on two cores and more. Give the machine or the container another, where you can.",
-        )  # fmt: skip
+        says = f"{m.cores:.2g} core: {RANKS} ranks take turns on it, and times say little"
+        do = "The workbook was tried on two cores and more. Give the machine or the container another, where you can."
+        yield Finding(WARN, "cores", says, do)
     else:
         yield Finding(OK, "cores", f"{m.cores:.3g}")
-
-
-def _tasks(m: Machine) -> Iterator[Finding]:
-    least = min(m.tasks, key=lambda limit: limit.left, default=None)
-    most = f"{least.left:,} more processes and threads may begin" if least else "any number of processes and threads"
-    yield _room("processes", lambda ranks: process_limit.check(ranks, m.tasks), most)
-
-
-def _files(m: Machine) -> Iterator[Finding]:
+    many = f"{min(limit.left for limit in m.tasks):,} more" if m.tasks else "any number of"
+    well = f"{many} processes and threads may begin"
+    yield _room("processes", lambda ranks: process_limit.check(ranks, m.tasks), well)
     soft, hard = ("any number" if n == math.inf else f"{n:,}" for n in m.files)
-    more = "" if soft == hard else f", or {hard} where a lab needs more"
-    most = f"a process may have {soft} open{more}"
-    yield _room("open files", lambda ranks: memory_check.check_files(ranks, m.files[1]), most)
+    well = f"a process may have {soft} open{'' if soft == hard else f', or {hard} where a lab needs more'}"
+    yield _room("open files", lambda ranks: memory_check.check_files(ranks, m.files[1]), well)
 
 
-def _place(m: Machine) -> Iterator[Finding]:
-    about = "temporary files"
+def _meeting(m: Machine) -> Iterator[Finding]:
+    """Say whether the lab's processes can meet: at Unix sockets among its temporary files, and at 127.0.0.1."""
     if m.refused:
-        yield Finding(FAIL, about, *split(m.refused))
-    elif m.system == "Linux" and m.sockets:
-        yield Finding(
-            FAIL, about, f"{m.place} holds no Unix socket, at which ranks are reached ({m.sockets})",
-            "Set TMPDIR to a folder on a disk of this machine, such as /tmp.",
-        )  # fmt: skip
+        yield Finding(FAIL, "temporary files", *split(m.refused))
+    elif m.sockets:
+        says = f"{m.place} holds no Unix socket, at which ranks are reached ({m.sockets})"
+        do = "Set TMPDIR to a folder on a disk of this machine, such as /tmp."
+        yield Finding(FAIL, "temporary files", says, do)
     else:
-        free = f"{nbytes(m.disk)} free" if m.disk is not None else "room enough"
-        noexec = ", noexec (the lab runs nothing from there)" if m.noexec else ""
-        yield Finding(OK, about, f"{m.place}, {free}{noexec}{'' if m.sockets else '; Unix sockets work there'}")
-
-
-def _sockets(m: Machine) -> Iterator[Finding]:
+        yield Finding(OK, "temporary files", f"{m.place}, {nbytes(m.disk)} free")
     if m.loopback:
-        yield Finding(
-            FAIL, "loopback", f"processes cannot reach each other at 127.0.0.1, as ranks do ({m.loopback})",
-            "Bring the loopback interface up (ip link set lo up), or let the sandbox or firewall allow it.",
-        )  # fmt: skip
+        says = f"processes cannot reach each other at 127.0.0.1, as ranks do ({m.loopback})"
+        do = "Bring the loopback interface up (ip link set lo up), or let the sandbox or firewall allow it."
+        yield Finding(FAIL, "loopback", says, do)
 
 
 # -- what a learner opens -------------------------------------------------------------------------------------------
 
 
-def _jupyter(m: Machine) -> Iterator[Finding]:
+def _settings(m: Machine) -> Iterator[Finding]:
+    """Say what keeps Jupyter from starting, and what in the environment start() goes by."""
     if m.jupyter:
-        yield Finding(
-            WARN, "jupyter", f"Jupyter cannot write to {m.jupyter}, and does not start",
-            "Set HOME, or JUPYTER_RUNTIME_DIR and JUPYTER_DATA_DIR, to folders that you may write to.",
-        )  # fmt: skip
-
-
-def _environment(m: Machine) -> Iterator[Finding]:
+        do = "Set HOME, or JUPYTER_RUNTIME_DIR and JUPYTER_DATA_DIR, to folders that you may write to."
+        yield Finding(WARN, "jupyter", f"Jupyter cannot write to {m.jupyter}, and does not start", do)
     if (optimize := m.settings.get("PYTHONOPTIMIZE", "")).isdigit() and int(optimize) > 1:
-        yield Finding(
-            FAIL, "environment", f"PYTHONOPTIMIZE={optimize} drops docstrings, without which ipyparallel fails",
-            "Unset PYTHONOPTIMIZE where Jupyter is started.",
-        )  # fmt: skip
+        says = f"PYTHONOPTIMIZE={optimize} drops docstrings, without which ipyparallel fails"
+        yield Finding(FAIL, "environment", says, "Unset PYTHONOPTIMIZE where Jupyter is started.")
     for name, does in ELSEWHERE.items():
         if name in m.settings:
             yield Finding(OK, "environment", f"start() goes by {name}={m.settings[name]}: {does}")
 
 
-def _copies(m: Machine) -> Iterator[Finding]:
-    if not m.lessons and not m.copies:
-        yield Finding(
-            WARN, "lessons", "the workbook's notebooks are not beside labkit, and no copies are here",
-            "Clone the repository and install from there: pip install -e '.[lab]'.",
-        )  # fmt: skip
-    elif not m.copies:
-        yield Finding(
-            WARN, "lessons", f"no copies of the lessons in {m.folder} yet",
-            "Make them: python -m labkit. If they are elsewhere, run this in that folder.",
-        )  # fmt: skip
-    else:
+def _folders(m: Machine) -> Iterator[Finding]:
+    """Say where the learner's copies are, which labs run, and what others have left behind."""
+    if m.copies:
         yield Finding(OK, "lessons", f"{count(m.copies, 'notebook')} in {m.folder}")
-
-
-def _labs(m: Machine) -> Iterator[Finding]:
+    else:
+        do = "Make them: python -m labkit. If they are elsewhere, run this in that folder."
+        yield Finding(WARN, "lessons", f"no copies of the lessons in {m.folder} yet", do)
     if m.labs:
-        owners = f"process{'es' * (len(m.labs) > 1)} {', '.join(map(str, m.labs))}"
-        yield Finding(OK, "labs", f"{count(len(m.labs), 'lab')} of yours run{'s' * (len(m.labs) == 1)}, of {owners}")
+        run = count(len(m.labs), "lab of yours runs, of process", "labs of yours run, of processes")
+        yield Finding(OK, "labs", f"{run} {', '.join(map(str, m.labs))}")
     if m.left:
-        yield Finding(
-            WARN, "labs", f"left behind by labs whose processes have ended: {listed(m.left)}",
-            f"Remove what they left: rm -r {' '.join(m.left)}",
-        )  # fmt: skip
+        says = f"left behind by labs whose processes have ended: {listed(m.left)}"
+        yield Finding(WARN, "labs", says, f"Remove what they left: rm -r {' '.join(m.left)}")

@@ -33,13 +33,11 @@ from labkit.floor.errors import LabError
 
 NAME = "collectives-workbook"
 PYPROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-BESIDE = ("notebook", "nvidia-nccl-cu12", "nvidia-nccl-cu13")  # packages that the workbook does not ask for
 ELSEWHERE = {  # environment variables by which start() starts no ranks of its own here, and what each does
     "LABKIT_PROFILE": "its profile says where",
     "LABKIT_SHARED": "it uses a lab that runs",
 }
 SETTINGS = (*ELSEWHERE, "CUDA_VISIBLE_DEVICES", "PYTHONOPTIMIZE")  # environment variables
-FIELDS = ("name", "driver_version", "memory.total", "memory.free")  # what nvidia-smi is asked for
 SHARED_MEMORY = "/dev/shm"
 
 
@@ -49,18 +47,16 @@ class Torch:
 
     version: str
     gpus: int
-    usable: bool
     nccl: tuple[int, ...] = ()
     gloo: bool = True
-    warned: tuple[str, ...] = ()
+    warned: str = ""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU as nvidia-smi tells it; bytes, None where it tells none."""
+    """A GPU as nvidia-smi tells it: `left` are the bytes that are free, None where it tells none."""
 
     name: str
-    memory: int | None = None
     left: int | None = None
 
 
@@ -83,7 +79,7 @@ class Machine:
     wanted_python: str = ">=3.11"
     wanted: Mapping[str, str] = field(default_factory=dict)  # versions that pyproject.toml allows, by package
     installed: Mapping[str, str] = field(default_factory=dict)  # versions, by package
-    torch_build: str = "cpu"  # "cuda 13.0", "rocm 6.4"; "" where there is no torch
+    torch_build: str = "cpu"  # "CUDA 13.0", "ROCm 6.4"; "" where there is no torch
     torch: Torch | None = None
     no_torch: str = ""  # why torch says nothing of the above
     driver: str = ""  # NVIDIA's
@@ -91,33 +87,33 @@ class Machine:
     no_gpus: str = ""  # why nvidia-smi tells of none
     mps: bool = False
     memory: tuple[tuple[int, str], ...] = ()  # bytes left, and whose
-    memory_limit: int | None = None  # a container's
     cores: float = 4
     tasks: tuple[process_limit.Limit, ...] = ()
     files: tuple[float, float] = (1024, math.inf)
     place: str = "/tmp"
     refused: str = ""
     sockets: str = ""
-    disk: int | None = None  # bytes free where a run's files are
-    noexec: bool = False
-    shared_memory: int | None = 1 << 34  # bytes; None where there is none that this user may write to
+    disk: int = 1 << 34  # bytes free there
+    shared_memory: int = 1 << 34  # bytes; 0 where there is none that this user may write to
     loopback: str = ""
     jupyter: str = ""  # the folder that Jupyter cannot write to, "" where it can
     settings: Mapping[str, str] = field(default_factory=dict)
-    lessons: bool = True  # the workbook's notebooks are beside labkit
     folder: str = "my-notebooks"
     copies: int = 37  # notebooks in it; 0 where there is no such folder
     labs: tuple[int, ...] = ()  # of this user: the processes that own them
     left: tuple[str, ...] = ()  # folders of labs whose processes have ended
+
+    @property
+    def usable(self) -> int:
+        """How many GPUs torch can use."""
+        return self.torch.gpus if self.torch else 0
 
 
 def ask(quick: bool = False) -> Machine:
     """Return what this machine is; `quick` asks no program and takes some tenths of a second."""
     wanted_python, wanted = _wanted()
     place, refused = _place()
-    rows, no_gpus = (
-        ([], "") if quick else memory_check.ask_gpus("name", "driver_version", "memory.total", "memory.free")
-    )
+    rows, no_gpus = ([], "") if quick else memory_check.ask_gpus("name", "driver_version", "memory.free")
     torch, no_torch = (None, "") if quick else ask_torch()
     folder = my_notebooks.default_folder(Path())
     running, left = ((), ()) if quick else labs_of_this_user(place)
@@ -132,29 +128,26 @@ def ask(quick: bool = False) -> Machine:
         executable=sys.executable,
         wanted_python=wanted_python,
         wanted=wanted,
-        installed=_installed([NAME, *wanted, *BESIDE]),
+        installed=_installed([NAME, *wanted, "notebook"]),
         torch_build=_torch_build(),
         torch=torch,
         no_torch=no_torch,
         driver=rows[0][1] if rows else _driver(),
-        gpus=tuple(Gpu(name, _bytes(total), _bytes(free)) for name, _, total, free in rows),
+        gpus=tuple(Gpu(name, int(mib) * memory_check.MiB if mib.isdigit() else None) for name, _, mib in rows),
         no_gpus=no_gpus,
         mps=shutil.which(MPS) is not None,
         memory=tuple(memory_check.free()),
-        memory_limit=min((most for g in cgroups.groups() if (most := g.limit()) is not None), default=None),
-        cores=min(_affinity(), cgroups.cores() or math.inf),
+        cores=_cores(),
         tasks=tuple(process_limit.limits()),
         files=memory_check.files(),
         place=place,
         refused=refused,
-        sockets=_no_sockets(place) if place else "",
-        disk=shutil.disk_usage(place).free if place else None,
-        noexec=bool(place and sys.platform == "linux" and os.statvfs(place).f_flag & os.ST_NOEXEC),
-        shared_memory=_shared_memory(),
-        loopback=_no_loopback(),
+        sockets=_no_sockets(place),
+        disk=shutil.disk_usage(place).free if place else 0,
+        shared_memory=shutil.disk_usage(SHARED_MEMORY).total if os.access(SHARED_MEMORY, os.W_OK) else 0,
+        loopback=_unreachable(socket.AF_INET, ("127.0.0.1", 0)),
         jupyter=_unwritable(),
         settings={name: os.environ[name] for name in SETTINGS if name in os.environ},
-        lessons=(my_notebooks.WORKBOOK / my_notebooks.FIRST).is_file(),
         folder=str(folder),
         copies=len(list(folder.glob("*.ipynb"))) if my_notebooks.is_copies(folder) else 0,
         labs=running,
@@ -172,37 +165,21 @@ def ask_torch() -> tuple[Torch | None, str]:
         return None, f"it was not imported in {time_limits.TORCH_TELLS:.0f} s"
     except (ValueError, IndexError):
         return None, (asked.stderr.strip().splitlines() or [f"its process ended with {asked.returncode}"])[-1]
-    return Torch(**{**told, "nccl": tuple(told["nccl"]), "warned": tuple(told["warned"])}), ""
+    return Torch(**{**told, "nccl": tuple(told["nccl"])}), ""
 
 
 # -- Python and its packages --------------------------------------------------------------------------------------
 
 
 def _wanted() -> tuple[str, dict[str, str]]:
-    """Return which Python and which packages pyproject.toml allows, or where it is not here what was installed does."""
-    with contextlib.suppress(OSError, ImportError, KeyError, ValueError):
+    """Return which Python and which packages pyproject.toml allows; no packages where it is not beside labkit."""
+    with contextlib.suppress(OSError, ImportError):
         import tomllib  # Python before 3.11 has none
 
         project = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"]
-        if project["name"] == NAME:
-            needs = [*project["dependencies"], *project["optional-dependencies"]["lab"]]
-            return project["requires-python"], dict(map(_requirement, needs))
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        told = importlib.metadata.metadata(NAME)
-        needs = [need for need in told.get_all("Requires-Dist", []) if ";" not in need or 'extra == "lab"' in need]
-        return told["Requires-Python"] or "", dict(map(_requirement, needs))
+        needs = [*project["dependencies"], *project["optional-dependencies"]["lab"]]
+        return project["requires-python"], dict(re.findall(r"^([\w.-]+)(.*)", need)[0] for need in needs)
     return ">=3.11", {}
-
-
-def _requirement(need: str) -> tuple[str, str]:
-    """Split a requirement.
-
-    >>> _requirement('jupyterlab<5,>=4.4; extra == "lab"')
-    ('jupyterlab', '<5,>=4.4')
-    """
-    found = re.match(r"\s*([\w.-]+)\s*([^;]*)", need)
-    assert found is not None
-    return found[1], found[2].strip()
 
 
 def _installed(names: list[str]) -> dict[str, str]:
@@ -220,7 +197,7 @@ def _torch_build() -> str:
         return ""
     with contextlib.suppress(OSError):
         said = Path(found.origin).with_name("version.py").read_text(encoding="utf-8")
-        for name, called in (("cuda", "cuda"), ("hip", "rocm")):
+        for name, called in (("cuda", "CUDA"), ("hip", "ROCm")):
             if built := re.search(rf"^{name}\b.*= '(\d+\.\d+)", said, re.MULTILINE):
                 return f"{called} {built[1]}"
     return "cpu"
@@ -253,12 +230,9 @@ def _driver() -> str:
     return ""
 
 
-def _bytes(mib: str) -> int | None:
-    return int(mib) * memory_check.MiB if mib.isdigit() else None
-
-
-def _affinity() -> int:
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+def _cores() -> float:
+    here = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(here, cgroups.cores() or math.inf)
 
 
 def _place() -> tuple[str, str]:
@@ -270,35 +244,27 @@ def _place() -> tuple[str, str]:
 
 
 def _no_sockets(place: str) -> str:
-    """Say why processes cannot meet at a Unix socket in a folder; "" where they can."""
+    """Say why processes cannot meet at a Unix socket in a folder; "" where they can, or need not."""
+    if not place or sys.platform != "linux":
+        return ""
     try:
-        with (
-            tempfile.TemporaryDirectory(prefix="labkit-doctor-", dir=place) as folder,
-            socket.socket(socket.AF_UNIX) as listener,
-            socket.socket(socket.AF_UNIX) as caller,
-        ):
-            listener.bind(f"{folder}/s")
-            listener.listen()
-            caller.connect(f"{folder}/s")
-    except (OSError, AttributeError) as error:  # Windows has none
+        with tempfile.TemporaryDirectory(prefix="labkit-doctor-", dir=place) as folder:
+            return _unreachable(socket.AF_UNIX, f"{folder}/s")
+    except OSError as error:
         return str(error)
-    return ""
 
 
-def _no_loopback() -> str:
-    """Say why processes cannot meet at 127.0.0.1; "" where they can."""
+def _unreachable(family: socket.AddressFamily, address: str | tuple[str, int]) -> str:
+    """Say why processes cannot meet at a socket of this address; "" where they can."""
     try:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            socket.create_connection(listener.getsockname(), time_limits.SOCKETS_CONNECT).close()
+        with socket.socket(family) as listener, socket.socket(family) as caller:
+            listener.bind(address)
+            listener.listen()
+            caller.settimeout(time_limits.SOCKETS_CONNECT)
+            caller.connect(listener.getsockname())
     except OSError as error:
         return str(error)
     return ""
-
-
-def _shared_memory() -> int | None:
-    if not os.access(SHARED_MEMORY, os.W_OK):
-        return None
-    return shutil.disk_usage(SHARED_MEMORY).total
 
 
 def _unwritable() -> str:
@@ -319,19 +285,16 @@ def labs_of_this_user(place: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
     A folder without one is left behind, unless something of its run lives.
     """
     reapers = dict(_reapers())
-    left = [
-        str(folder)
-        for folder in (Path(place).glob("labkit-*") if place else ())
-        if str(folder) not in reapers and _left_behind(folder)
-    ]
-    return tuple(sorted(owner for owner in reapers.values() if owner > 0)), tuple(sorted(left))
+    folders = sorted(Path(place).glob("labkit-*")) if place else []
+    left = [str(folder) for folder in folders if str(folder) not in reapers and _left_behind(folder)]
+    return tuple(sorted(owner for owner in reapers.values() if owner > 0)), tuple(left)
 
 
 def _reapers() -> Iterator[tuple[str, int]]:
-    for name in filter(str.isdigit, os.listdir("/proc") if os.path.isdir("/proc") else []):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            said = Path("/proc", name, "cmdline").read_text().split("\0")
-            if os.stat(f"/proc/{name}").st_uid == os.getuid() and REAPER in said:
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, ValueError):
+            said = (process / "cmdline").read_text().split("\0")
+            if REAPER in said and process.stat().st_uid == os.getuid():
                 owner, folder = said[said.index(REAPER) + 1 :][:2]
                 yield folder, int(owner)
 

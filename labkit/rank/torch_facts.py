@@ -11,21 +11,19 @@ import torch.distributed as dist
 
 
 def facts() -> dict[str, Any]:
-    """Return torch's version and build, the GPUs that it can use, NCCL's version, and what torch warns of meanwhile."""
+    """Return torch's version, how many GPUs it can use, NCCL's version, and what torch warns of first meanwhile."""
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        usable = torch.cuda.is_available()
-        if usable:
+        gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if gpus:
             torch.cuda.init()
-        gpus = torch.cuda.device_count()
     nccl = torch.cuda.nccl.version() if dist.is_available() and dist.is_nccl_available() else ()
     return {
         "version": torch.__version__,
         "gpus": gpus,
-        "usable": usable,
         "nccl": nccl,
         "gloo": dist.is_available() and dist.is_gloo_available(),
-        "warned": [" ".join(str(w.message).split()) for w in warned],
+        "warned": " ".join(str(warned[0].message).split()) if warned else "",
     }
 
 
