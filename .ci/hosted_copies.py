@@ -13,16 +13,25 @@ from labkit.faces.my_notebooks import without_outputs
 
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = ("00", "01", "02", "03", "04", "05", "09")  # what `make test-hosted` runs
-# What is installed constrains pip: it adds what is missing, or ends with an error, and never replaces torch or Jupyter.
-# The clone stays, as `lab.progress()` reads the lessons; Python finds it by itself from its next start on.
-# Colab shows widgets that are not its own only when asked to.
+# The clone's name is not the package's, which a folder `workbook` would hide on the ranks. What is installed constrains
+# pip: it adds what is missing, or ends with an error, and never replaces torch or Jupyter. The clone stays, as
+# `lab.progress()` reads the lessons; Python finds it by itself from its next start on. Colab shows widgets that are not
+# its own only when asked to.
 FIRST_CELL = """\
-# Run this cell once: it installs the workbook, and what else is missing, and replaces nothing that is here.
-!git clone -q --depth 1 "URL" workbook
+# Run this cell first, and again after a restart: it installs what is missing, and replaces nothing that is here.
+import importlib, os, sys
+
+if not os.path.isdir("collectives"):
+    !git clone -q --depth 1 "URL" collectives
+if not os.path.isdir("collectives"):
+    raise SystemExit(
+        "The workbook was not downloaded. Check its address and the internet (on Kaggle: Settings, Internet on). "
+        "Then run this cell again."
+    )
 !pip list --format=freeze > /tmp/here.txt
-%pip install -q -c /tmp/here.txt -e ./workbook
-import os, sys
-sys.path[:0] = [os.path.abspath(folder) for folder in ("workbook", "workbook/notebooks")]
+%pip install -q -c /tmp/here.txt -e ./collectives
+sys.path[:0] = [os.path.abspath(folder) for folder in ("collectives", "collectives/notebooks")]
+importlib.invalidate_caches()
 try:
     from google.colab import output
     output.enable_custom_widget_manager()

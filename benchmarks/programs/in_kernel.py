@@ -60,7 +60,7 @@ class Kernel:
 
     def __init__(self, system):
         self.start, self.around = SYSTEMS[system]
-        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=os.path.join(FOLDER.name, "kernel"))
         if system == "jupyter-distributed":
             self.manager.kernel_spec.argv[2] = "jupyter_distributed.kernel"
             self.manager.kernel_spec.env["JUPYTER_DISTRIBUTED_WORLD_SIZE"] = "4"

@@ -105,6 +105,12 @@ class Processes:
         try:
             self._make_cluster()
         except TraitError:
+            if forking:
+                raise LabError(
+                    "labkit is on Python's path, but it is not installed in this Python, so ipyparallel does not find "
+                    "what starts its ranks. Install it: %pip install -e FOLDER, with the folder of the workbook. On "
+                    "Colab, Kaggle and SageMaker: run the first cell again, with the internet on."
+                ) from None
             raise LabError(
                 f"engines={self.launcher!r} is not a launcher that ipyparallel knows. Leave it out, or start with "
                 f"another: {', '.join(map(repr, ('local', *KINDS)))}."

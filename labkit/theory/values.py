@@ -58,9 +58,15 @@ def combine(xs: Sequence[Any], op: Op = "SUM") -> Any:
         raise LabError(f"{op!r} is not a reduction. Use one of {', '.join(PAIRWISE)}.")
     try:
         total = functools.reduce(functools.partial(_each, PAIRWISE[name]), xs[1:], copy(xs[0]))
-        return _each(lambda v: v / len(xs), total) if name == "AVG" else total
+        return _each(lambda v: _divided(v, len(xs)), total) if name == "AVG" else total
     except TypeError as error:
         raise LabError(f"{name} cannot combine these values ({error}). Use another op or type.") from error
+
+
+def _divided(x: Any, n: int) -> Any:
+    """Divide by n. A float keeps its dtype, also where numpy 1 would make a 0-d float32 a float64."""
+    mean = x / n
+    return mean.astype(x.dtype) if getattr(x, "dtype", None) is not None and x.dtype.kind == "f" else mean
 
 
 def split(x: Any, n: int) -> list[Any]:
