@@ -8,6 +8,8 @@ from pathlib import Path
 import hosted_copies
 import nbformat
 
+from labkit import content
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -33,3 +35,9 @@ def test_the_lessons_are_those_that_make_runs_on_hosted_packages():
 def test_the_page_about_hosts_shows_this_cell():
     page = (ROOT / "book/hosted.md").read_text()
     assert f"```python\n{hosted_copies.first_cell('URL')}\n```\n" in page
+
+
+def test_the_clone_is_not_called_as_the_lessons_package_is():
+    """Python would find the folder in the package's place on the ranks, which start in the notebook's folder."""
+    (name,) = re.findall(r"git clone .* (\S+)\n", hosted_copies.first_cell("URL"))
+    assert name != content.PACKAGE
