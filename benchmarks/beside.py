@@ -15,6 +15,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,9 @@ def measure(system: str, others: str, limit: float) -> Told:
     """Run one system once; what it did, or under "failure" why that is not known."""
     python = others if NAMES[system][1] else sys.executable
     env = {**os.environ, "PATH": f"{Path(python).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*APART, python, str(PROGRAM), system, str(limit)], env=env, capture_output=True, text=True)
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:  # who would clean up ends with the namespace
+        command = [*APART, python, str(PROGRAM), system, str(limit)]
+        done = subprocess.run(command, env={**env, "TMPDIR": folder}, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(lines[-1]) if lines else {"failure": (done.stderr.strip().splitlines() or ["no answer"])[-1]}
 
