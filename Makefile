@@ -102,10 +102,12 @@ test-newest: ## run the tests on the newest versions, in .venv-newest (PYTHON=py
 test-hosted: ## run lessons 00 to 05 and 09 on a hosted notebook's packages (HOST=colab, kaggle, sagemaker; PYTHON=python3.12)
 	$(MAKE) VENV=.venv-$(HOST) PINS=.ci/hosted/$(HOST).txt hosted
 
-# Of the tests' packages only those that suit an old Jupyter; and of the tests the lessons, and whose names labkit uses.
+# Of the tests' packages only those that suit an old Jupyter; and of the tests the lessons, their solutions, and whose names labkit uses.
+hosted: HOSTED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
 hosted: $(VENV)/.hosted $(VENV)/nbval.cfg
 	$(PYTEST) $(NBVAL) --nbval-sanitize-with=$(VENV)/nbval.cfg -m "not pinned" \
 	  $(or $(NOTEBOOK),notebooks/0[0-5]-*.ipynb notebooks/09-*.ipynb tests/rank/test_torch_internals.py tests/live/test_kernel_internals.py)
+	$(if $(NOTEBOOK),,$(PYTEST) tests/live/test_exercises.py -k "test_the_solution_is_right and ($(HOSTED))")
 
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
