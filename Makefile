@@ -27,6 +27,7 @@ TORCH_INDEX ?=
 # What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
 DEVICE ?= gpu
 TABLE ?=
+SOLVED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
 
 BIN = $(VENV)/bin
 # Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
@@ -103,11 +104,10 @@ test-hosted: ## run lessons 00 to 05 and 09 on a hosted notebook's packages (HOS
 	$(MAKE) VENV=.venv-$(HOST) PINS=.ci/hosted/$(HOST).txt hosted
 
 # Of the tests' packages only those that suit an old Jupyter; and of the tests the lessons, their solutions, and whose names labkit uses.
-hosted: HOSTED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
 hosted: $(VENV)/.hosted $(VENV)/nbval.cfg
 	$(PYTEST) $(NBVAL) --nbval-sanitize-with=$(VENV)/nbval.cfg -m "not pinned" \
 	  $(or $(NOTEBOOK),notebooks/0[0-5]-*.ipynb notebooks/09-*.ipynb tests/rank/test_torch_internals.py tests/live/test_kernel_internals.py)
-	$(if $(NOTEBOOK),,$(PYTEST) tests/live/test_exercises.py -k "test_the_solution_is_right and ($(HOSTED))")
+	$(if $(NOTEBOOK),,$(PYTEST) tests/live/test_exercises.py -k "test_the_solution_is_right and ($(SOLVED))")
 
 # Versions that are not the pinned ones: no test of the pins, and pictures are compared by their words.
 other: OTHER = -m "not pinned" --nbval-sanitize-with=$(VENV)/nbval.cfg
