@@ -22,12 +22,13 @@ FAULTS ?= 200
 ONLY ?=
 # Whose packages `make test-hosted` takes: those of .ci/hosted/$(HOST).txt.
 HOST ?= colab
+# Which lessons' exercises are solved there.
+SOLVED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
 # The package index to take torch from for `make bundle`, such as that of its CPU builds; with none, pip's own.
 TORCH_INDEX ?=
 # What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
 DEVICE ?= gpu
 TABLE ?=
-SOLVED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
 
 BIN = $(VENV)/bin
 # Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
