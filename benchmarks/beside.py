@@ -100,7 +100,7 @@ def section(facts: dict[str, str], told: dict[str, Told], failures: Any) -> str:
             )
     lines = [" | ".join(["", *cells, ""]).strip() for cells in (head, ["---"] * len(head), *rows)]
     known = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return "\n".join([f"## {TITLE}", "", known, "", *lines, *(f"- {f}" for f in failures)])
+    return "\n".join([f"## {TITLE}", "", known, "", *lines, *(f"- {f}" for f in failures), ""])
 
 
 def main() -> int:

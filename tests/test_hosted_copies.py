@@ -27,9 +27,11 @@ def test_a_copy_is_the_lesson_without_outputs_behind_the_cell_that_installs(tmp_
 
 
 def test_the_lessons_are_those_that_make_runs_on_hosted_packages():
-    (pattern,) = re.findall(r"\$\(or \$\(NOTEBOOK\),(notebooks/\S+) (?=notebooks/09)", (ROOT / "Makefile").read_text())
+    makefile = (ROOT / "Makefile").read_text()
+    (pattern,) = re.findall(r"\$\(or \$\(NOTEBOOK\),(notebooks/\S+) (?=notebooks/09)", makefile)
     names = [path.name[:2] for path in sorted(ROOT.glob(pattern))]
-    assert (*names, "09") == hosted_copies.LESSONS
+    (solved,) = re.findall(r"^SOLVED = (.*)$", makefile, re.MULTILINE)
+    assert (*names, "09") == tuple(re.findall(r"lesson(\d+)-", solved)) == hosted_copies.LESSONS
 
 
 def test_the_page_about_hosts_shows_this_cell():
