@@ -64,9 +64,9 @@ def combine(xs: Sequence[Any], op: Op = "SUM") -> Any:
 
 
 def _divided(x: Any, n: int) -> Any:
-    """Divide by n. A float keeps its dtype, also where numpy 1 would make a 0-d float32 a float64."""
+    """Divide by n. A float of numpy keeps its dtype, also where numpy 1 would make a 0-d float32 a float64."""
     mean = x / n
-    return mean.astype(x.dtype) if getattr(x, "dtype", None) is not None and x.dtype.kind == "f" else mean
+    return mean.astype(x.dtype) if isinstance(x, (np.ndarray, np.floating)) and x.dtype.kind == "f" else mean
 
 
 def split(x: Any, n: int) -> list[Any]:
