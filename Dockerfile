@@ -1,5 +1,5 @@
 # The workbook in a container, CPU ranks alone. book/run-anywhere.md says how to build and run it, and what was tried.
-#   docker build --build-arg TORCH_INDEX=URL -t collectives .     URL: the CPU index that PyTorch's installation page names
+#   docker build --build-arg TORCH_INDEX=ADDRESS -t collectives .     (book/install.md tells which address)
 #   docker run --rm --init -p 127.0.0.1:8888:8888 -v collectives:/home/learner/collectives collectives
 FROM debian:bookworm-slim
 

@@ -24,7 +24,7 @@ ONLY ?=
 HOST ?= colab
 # Which lessons' exercises are solved there.
 SOLVED = lesson00- or lesson01- or lesson02- or lesson03- or lesson04- or lesson05- or lesson09-
-# The package index to take torch from for `make bundle`, such as that of its CPU builds; with none, pip's own.
+# The package index to take torch from where .venv is made, such as that of its CPU builds; with none, pip's own.
 TORCH_INDEX ?=
 # What `make test-gpu` checks: a GPU, or with "cpu" itself, on CPU ranks; and a file for its table, besides the screen.
 DEVICE ?= gpu
@@ -33,6 +33,7 @@ TABLE ?=
 BIN = $(VENV)/bin
 # Without bytecode, each of the hundred programs that the tests start would compile labkit for itself.
 unexport PYTHONDONTWRITEBYTECODE
+FROM_INDEX = $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
 INSTALL = $(BIN)/python -m pip --disable-pip-version-check install $(if $(PINS),-c $(PINS),-U --upgrade-strategy eager)
 PYTEST = $(BIN)/python -m pytest
 BESIDE = --dist loadfile --no-loadscope-reorder
@@ -52,7 +53,7 @@ AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in JupyterLab (LAB_ARGS=--no-browser and the like)
+lab: $(VENV)/.lab ## renew your copies in my-notebooks/ and open them in JupyterLab (LAB_ARGS=--no-browser, TORCH_INDEX=)
 	$(BIN)/python -m labkit my-notebooks
 	@$(BIN)/python -m labkit doctor --quick || true # it warns, and never keeps anybody from starting
 	JUPYTER_CONFIG_PATH="$(CURDIR)/.jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
@@ -131,11 +132,10 @@ book: $(VENV)/.book ## make the executed notebooks a site in build/book, to open
 bench: $(VENV)/.test ## measure against torchrun, plain ipyparallel and MPI (BENCH_ARGS=--write for RESULTS.md)
 	@for file in benchmarks/*.py; do echo "$$file"; $(BIN)/python "$$file" $(BENCH_ARGS) || exit 1; done
 
-bundle: $(VENV)/.made ## make build/bundle, a folder that installs the workbook without a network (TORCH_INDEX=URL)
+bundle: $(VENV)/.made ## make build/bundle, a folder that installs the workbook without a network (TORCH_INDEX=)
 	rm -rf build/bundle
 	mkdir -p build/bundle/wheels
-	$(BIN)/python -m pip wheel --no-deps -w build/bundle/wheels "$$(grep ^torch== constraints.txt)" \
-	  $(if $(TORCH_INDEX),--index-url "$(TORCH_INDEX)")
+	$(BIN)/python -m pip wheel --no-deps -w build/bundle/wheels "$$(grep ^torch== constraints.txt)" $(FROM_INDEX)
 	$(BIN)/python -m pip wheel -c constraints.txt -f build/bundle/wheels -w build/bundle/wheels setuptools '.[lab]'
 	rm build/bundle/wheels/collectives_workbook-*
 	git archive --format=tar.gz -o build/bundle/workbook.tar.gz HEAD
@@ -177,4 +177,5 @@ $(VENV)/.made:
 	  echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv"; \
 	  exit 1; }
 	$(PYTHON) -m venv --clear $(VENV)
+	$(if $(TORCH_INDEX),$(INSTALL) --no-deps torch $(FROM_INDEX))
 	@touch $@

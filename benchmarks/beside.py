@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from measure import options
+from measure import options, table
 from measure.report import report
 
 TITLE = "Labkit beside other notebooks: `benchmarks/beside.py`"
@@ -98,9 +98,7 @@ def section(facts: dict[str, str], told: dict[str, Told], failures: Any) -> str:
                 [name, one, f"{held:.0f} MiB"]
                 + [f(told[system], what, *a) for what in ("skip", "die") for f, a in ((ended, (limit,)), (after, ()))]
             )
-    lines = [" | ".join(["", *cells, ""]).strip() for cells in (head, ["---"] * len(head), *rows)]
-    known = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return "\n".join([f"## {TITLE}", "", known, "", *lines, *(f"- {f}" for f in failures), ""])
+    return table.markdown(TITLE, facts, head, rows, failures)
 
 
 def main() -> int:

@@ -1,10 +1,14 @@
 """Sphinx's settings for the book: the executed notebooks and the pages beside them as one static site."""
 
+import os
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "notebooks")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "notebooks"), str(HERE.parent / ".ci")]
+
+# The address that the pages name, as `git clone` takes it; with none they say REPOSITORY.
+workbook_repository = os.environ.get("WORKBOOK_REPOSITORY", "")
 
 project = "Collectives Workbook"
 author = copyright = "Collectives Workbook developers"
@@ -30,6 +34,7 @@ html_static_path = ["_static"]
 html_css_files = ["book.css"]
 html_show_copyright = False
 html_permalinks = True
+html_search_scorer = "scorer.js"
 html_favicon = "_static/favicon.svg"
 html_context = {"default_mode": "auto"}
 html_theme_options = {
@@ -42,3 +47,5 @@ html_theme_options = {
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
+if workbook_repository:
+    html_theme_options |= {"repository_url": workbook_repository, "use_repository_button": True}

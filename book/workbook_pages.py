@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import calls
+import hosted_copies
 from docutils import nodes
 from IPython.lib.lexers import IPython3Lexer
 from pygments.lexer import bygroups, using
@@ -73,17 +74,27 @@ def slug(heading: str) -> str:
 
 def read(app: Sphinx, docname: str, source: list[str]) -> None:
     """Change a page's source before it is parsed: a notebook, the page of all calls, links that the repository has."""
+    repository, file = app.config.workbook_repository, Path(app.env.doc2path(docname))
     if docname == "calls":
         source[0] += calls.markdown()
     for there, here in MOVED.items():
         source[0] = source[0].replace(f"]({there}", f"]({here}")
-    if app.env.doc2path(docname).suffix == ".ipynb":
-        source[0] = json.dumps(notebook(json.loads(source[0])))
+    if file.suffix == ".ipynb":
+        source[0] = json.dumps(notebook(json.loads(source[0]), hosted_copies.opened(repository, file.name)))
+    elif repository:
+        source[0] = source[0].replace("REPOSITORY", repository)
+        source[0] = source[0].replace("OWNER/NAME", hosted_copies.on_github(repository) or "OWNER/NAME")
 
 
-def notebook(nb: dict[str, Any]) -> dict[str, Any]:
-    """Return the notebook as a page: its outputs link to pages, and those that can move without a kernel do."""
+def notebook(nb: dict[str, Any], hosts: dict[str, str] | None = None) -> dict[str, Any]:
+    """Return the notebook as a page: its outputs link to pages, and those that can move without a kernel do.
+
+    A lesson says below its title where it can be run; `hosts` are links to hosts that open it.
+    """
     nb["metadata"]["language_info"]["pygments_lexer"] = LEXER
+    if any("start()" in "".join(cell["source"]) for cell in nb["cells"] if cell["cell_type"] == "code"):
+        title, _, rest = "".join(nb["cells"][0]["source"]).partition("\n")
+        nb["cells"][0]["source"] = f"{title}\n\n{where_it_runs(hosts or {})}{rest}"
     for cell in nb["cells"]:
         for output in cell.get("outputs", ()):
             data = output.get("data", {})
@@ -93,6 +104,15 @@ def notebook(nb: dict[str, Any]) -> dict[str, Any]:
                 state = page(meta, content.question, content.view) if meta else None
                 data["text/html"] = moving(state, html) if state else html
     return nb
+
+
+def where_it_runs(hosts: dict[str, str]) -> str:
+    """Return the note at the head of a lesson, in MyST's Markdown."""
+    ways = "".join(f", or [on {name}]({link})" for name, link in hosts.items())
+    return (
+        ":::{note}\nThis page shows the lesson as it ran. Questions, tiles and steppers work here; cells do not run. "
+        f"To run them: [on your machine](../install.md){ways}.\n:::\n"
+    )
 
 
 def moving(state: dict[str, Any], static: str) -> str:
@@ -130,6 +150,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_lexer(LEXER, CellLexer)
     app.add_source_suffix(".py", "program")
     app.add_source_parser(ProgramParser)
+    app.add_config_value("workbook_repository", "", "env", str)
     app.add_css_file("view.css")
     app.add_js_file("views.js", loading_method="defer")
     app.connect("builder-inited", write_scripts)

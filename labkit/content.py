@@ -85,7 +85,7 @@ def _owned() -> list[Exercise | Prediction | Series]:
 
 def lessons() -> list[ModuleType]:
     """Return the modules of the lessons, in the lessons' order; the capstone comes last."""
-    package = importlib.import_module(PACKAGE)
+    package = _package()
     named = [m.name for m in pkgutil.iter_modules(package.__path__) if m.name.startswith(("lesson", "capstone"))]
     ordered = sorted(named, key=lambda name: (name.startswith("capstone"), name))
     return [importlib.import_module(f"{PACKAGE}.{name}") for name in ordered]
@@ -93,17 +93,17 @@ def lessons() -> list[ModuleType]:
 
 def tool(name: str) -> Any:
     """Return what lessons' cells call under this name: the package's TOOLS say where it is."""
-    return _found(importlib.import_module(PACKAGE).TOOLS[name])
+    return _found(_package().TOOLS[name])
 
 
 def methods() -> Iterable[str]:
     """Return the names of the methods that lessons add to labs."""
-    return importlib.import_module(PACKAGE).METHODS.keys()
+    return _package().METHODS.keys()
 
 
 def method(name: str) -> Callable[..., Any] | None:
     """Return the function that is a lab's method of this name, or None: the package's METHODS say where it is."""
-    where = importlib.import_module(PACKAGE).METHODS.get(name)
+    where = _package().METHODS.get(name)
     return _found(where) if where else None
 
 
@@ -112,8 +112,18 @@ def view(kind: str) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
 
     The package's VIEWS say where it is.
     """
-    where = importlib.import_module(PACKAGE).VIEWS.get(kind)
+    where = _package().VIEWS.get(kind)
     return _found(where) if where else None
+
+
+def _package() -> ModuleType:
+    """Import the lessons' package; a LabError names what Python finds in its place, such as a learner's folder."""
+    package = importlib.import_module(PACKAGE)
+    if not hasattr(package, "TOOLS"):
+        where = package.__file__ or next(iter(package.__path__))
+        says = f"{where} has the name of the lessons' package, and Python finds it first."
+        raise LabError(f"{says} Rename it, and restart the kernel.")
+    return package
 
 
 def _found(where: str) -> Any:

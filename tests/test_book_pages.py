@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import calls
 import pytest
@@ -53,6 +54,28 @@ def test_what_stands_under_a_magic_is_read_as_python(line: str):
     assert tokens[0] == (Operator, "%%")
     assert (Keyword, "if") in tokens
     assert (Name.Builtin, "print") in tokens
+
+
+def test_a_lesson_says_below_its_title_where_it_runs_and_a_page_without_ranks_does_not():
+    lesson = notebook("<p>ranks</p>")
+    lesson["cells"] = [{"cell_type": "markdown", "source": "# 00\n\nYou will"}, *lesson["cells"]]
+    assert workbook_pages.notebook(json.loads(json.dumps(lesson)))["cells"][0]["source"] == "# 00\n\nYou will"
+    lesson["cells"][1]["source"] = "lab = start()"
+    title, note = workbook_pages.notebook(lesson, {"Colab": "https://colab"})["cells"][0]["source"].split("\n\n", 1)
+    assert title == "# 00"
+    assert re.fullmatch(r":::\{note\}\n.*\[on Colab\]\(https://colab\)\.\n:::\n\nYou will", note)
+
+
+@pytest.mark.parametrize(
+    ("repository", "shown"), [("", "REPOSITORY"), ("https://github.com/a/b", "https://github.com/a/b")]
+)
+def test_a_page_names_the_repository_where_the_book_knows_it(repository, shown):
+    page = ["git clone REPOSITORY"]
+    app = SimpleNamespace(
+        config=SimpleNamespace(workbook_repository=repository), env=SimpleNamespace(doc2path=lambda name: f"{name}.md")
+    )
+    workbook_pages.read(app, "install", page)
+    assert page == [f"git clone {shown}"]
 
 
 def test_a_headings_anchor_is_jupyterlabs():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
+from labkit import content
 from labkit.content import exercises
 from labkit.faces.task import wanted
 from labkit.floor.errors import LabError
@@ -18,6 +20,14 @@ from tests.notebooks import NOTEBOOKS, cells
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = exercises.every().values()
+
+
+def test_what_python_finds_in_the_place_of_the_lessons_is_named(tmp_path, monkeypatch):
+    (tmp_path / content.PACKAGE).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, content.PACKAGE)
+    with pytest.raises(LabError, match=rf"{tmp_path / content.PACKAGE} has the name .* Rename it"):
+        content.methods()
 
 
 def test_it_says_what_to_do_how_long_and_how_hard(subtests: pytest.Subtests):

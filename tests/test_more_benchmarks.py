@@ -266,4 +266,4 @@ def test_beside_other_systems_a_cell_ends_by_itself_by_stop_or_not_at_all(load):
         "at try 2 | 400 MiB | not in 60 s; then by Stop | wrong, or none; 4 of 4 | – | – |" in row["plain ipyparallel"]
     )
     assert "| not in 60 s, and not by Stop | wrong, or none; 0 of 4 |" in row["nbdistributed"]
-    assert "- plain: no answer" in lines
+    assert "- failed: plain: no answer" in lines

@@ -19,6 +19,7 @@ import nbformat
 
 from labkit.content import exercises
 from labkit.grading.exercise import Exercise
+from labkit.grading.submission import CALL
 from measure.hub import Hub, Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -146,7 +147,8 @@ class Learner:
 
 def _checked(source: str) -> Exercise | None:
     """Return the exercise that a cell checks, or None."""
-    return next((e for name, e in exercises.every().items() if source.strip() == f'lab.check("{name}")'), None)
+    call = CALL.fullmatch(source.strip())
+    return exercises.find(call[2]) if call and call[1] == "check" else None
 
 
 def _text(outputs: Sequence[Any]) -> str:

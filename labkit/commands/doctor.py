@@ -83,9 +83,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _each(found: machine.Machine, quick: bool) -> Iterator[Finding]:
-    """Yield what is found, at last of the ranks, unless the look is `quick`."""
+    """Yield what is found, at last of the ranks, unless the look is `quick` or there is no torch for them."""
     yield from judge(found)
-    if not quick:
+    if found.torch_build and not quick:
         yield try_ranks(found.usable > 0, found.mps)
 
 

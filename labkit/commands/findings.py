@@ -36,10 +36,13 @@ class Finding:
     do: str = ""
 
 
-def judge(machine: Machine) -> list[Finding]:
-    """Judge a machine, thing by thing."""
+def judge(m: Machine) -> list[Finding]:
+    """Judge a machine, thing by thing, unless it was asked with another Python than the one that has the workbook."""
+    if m.made and NAME not in m.installed:
+        says = f"this Python, {m.executable}, has no workbook, and {m.made} has"
+        return [Finding(FAIL, "python", says, f"Ask with that one: {m.made} -m labkit doctor.")]
     judges = [_system, _python, _packages, _torch, _gpu, _memory, _limits, _meeting, _settings, _folders]
-    return [finding for judge in judges for finding in judge(machine)]
+    return [finding for judge in judges for finding in judge(m)]
 
 
 def worst(findings: list[Finding]) -> str:

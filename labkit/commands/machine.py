@@ -79,6 +79,7 @@ class Machine:
     wanted_python: str = ">=3.11"
     wanted: Mapping[str, str] = field(default_factory=dict)  # versions that pyproject.toml allows, by package
     installed: Mapping[str, str] = field(default_factory=dict)  # versions, by package
+    made: str = ""  # the Python of this clone's .venv, where that is another one
     torch_build: str = "cpu"  # "CUDA 13.0", "ROCm 6.4"; "" where there is no torch
     torch: Torch | None = None
     no_torch: str = ""  # why torch says nothing of the above
@@ -129,6 +130,7 @@ def ask(quick: bool = False) -> Machine:
         wanted_python=wanted_python,
         wanted=wanted,
         installed=_installed([NAME, *wanted, "notebook"]),
+        made=_made(),
         torch_build=_torch_build(),
         torch=torch,
         no_torch=no_torch,
@@ -188,6 +190,12 @@ def _installed(names: list[str]) -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def _made() -> str:
+    venv = PYPROJECT.with_name(".venv")
+    python = venv / "bin" / "python"
+    return str(python) if python.exists() and not venv.samefile(sys.prefix) else ""
 
 
 def _torch_build() -> str:

@@ -31,8 +31,12 @@ def _gradients(n: int) -> list[Case]:
 
 
 def gradients_of(out, model, *_):
-    """Return the model's gradients, unless its weights have changed."""
+    """Return the model's gradients, unless its weights have changed or a gradient is gone."""
     assert all((p == 1).all() for p in model), "It changes the weights. Change `p.grad`, and leave `p` alone."
+    assert all(p.grad is not None for p in model), (
+        "`p.grad` is None afterwards. `all_reduce` returns None: it overwrites the tensor that you pass, so leave out "
+        "`p.grad =`."
+    )
     return [p.grad for p in model] if len(model) > 1 else model[0].grad
 
 

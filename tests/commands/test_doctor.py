@@ -238,6 +238,12 @@ def test_a_quick_look_warns_of_a_driver_that_is_too_old_without_asking_torch():
     assert [f.about for f in wrong(replace(quick, driver="570.86"))] == ["gpu"]
 
 
+def test_a_python_beside_the_one_that_has_the_workbook_is_told_to_ask_that_one_and_nothing_else():
+    (found,) = judge(replace(WELL, made="/clone/.venv/bin/python", installed={}, torch_build=""))
+    assert (found.level, found.do) == ("fail", "Ask with that one: /clone/.venv/bin/python -m labkit doctor.")
+    assert judge(replace(WELL, made="/clone/.venv/bin/python")) == judge(WELL), "another environment that has it, too"
+
+
 def test_versions_are_compared_by_their_numbers():
     assert outside("10.0", ">=9.2") == outside("2.13", ">=2.13.0") == outside("2.15.9+cu130", ">=2.11,<2.16") == ""
     assert (outside("6.17.1", ">=6.29,<8"), outside("8", ">=6.29,<8")) == ("older", "newer")
