@@ -26,10 +26,6 @@ from jupyter_client import BlockingKernelClient
 MARK = "WORKBOOK_BROWSER"  # in the environment of a server and of whatever it starts: what must be gone at the end
 STARTING = 60.0  # seconds that JupyterLab may take to come up
 ENDING = 10.0  # seconds that it may take to end
-# Jupyter chooses a kernel's TCP ports and lets them go, and on a busy machine the kernel takes them only seconds later.
-# Where another program has got one of them meanwhile, the page says "Connecting" for a minute, and then the kernel is
-# dead. Unix sockets have names that nobody else takes; in a folder whose name is longer than this, ports have to do.
-SHORT = 50
 
 
 @dataclass(frozen=True)
@@ -111,10 +107,9 @@ def jupyterlab() -> Iterator[Server]:
     }
     # What runs this is installed: no stamp makes pip look again.
     command = ["make", "lab", f"VENV={sys.prefix}", f"--assume-old={sys.prefix}/.lab"]
-    transport = "ipc" if len(str(runtime)) < SHORT else "tcp"
     with open(place / "log", "wb") as log:
         process = subprocess.Popen(
-            [*command, f"LAB_ARGS=--no-browser --ServerApp.port=0 --KernelManager.transport={transport}"],
+            [*command, "LAB_ARGS=--no-browser --ServerApp.port=0"],
             cwd=clone, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
     try:
