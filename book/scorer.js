@@ -1,4 +1,4 @@
-// How the search orders what it finds: as Sphinx does by itself, but pages to look things up in come before lessons.
+// How the search orders what it finds: as Sphinx does by itself, but the reference and the glossary come before lessons.
 var Scorer = {
   score: ([page, , , , score]) => score + (["calls", "reference", "lessons/glossary"].includes(page) ? 10 : 0),
   // what Sphinx has
