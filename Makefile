@@ -41,8 +41,8 @@ BROWSE = CHROMIUM="$$(.ci/chromium)" && export CHROMIUM &&
 # Strict, never --nbval-lax: that one passes every wrong output (tests/test_nbval_strict.py).
 NBVAL = --nbval --nbval-current-env --nbval-cell-timeout=120 --nbval-sanitize-with=.ci/nbval-sanitize.cfg
 SUITE = $(PYTEST) -n $(WORKERS) $(BESIDE) $(NBVAL) tests $(NOTEBOOKS) $(OTHER)
-# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news, and
-# kernels listen at Unix sockets.
+# .jupyter/ holds defaults, below a learner's own settings: widgets survive a reload, no question about news.
+# Its settings of the server let kernels listen at Unix sockets.
 # Jupyter refuses root, which containers and CI often are, unless told.
 AS_ROOT = $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
