@@ -37,9 +37,9 @@ class Finding:
 
 
 def judge(m: Machine) -> list[Finding]:
-    """Judge a machine, thing by thing, unless it was asked with another Python than the one that has the workbook."""
-    if m.made and NAME not in m.installed:
-        says = f"this Python, {m.executable}, has no workbook, and {m.made} has"
+    """Judge a machine, thing by thing, unless it was asked with another Python than the workbook's own."""
+    if m.made and m.wanted.keys() - m.installed.keys() - {"jupyterlab"}:
+        says = f"{m.executable} lacks packages that the workbook needs; its own Python is {m.made}"
         return [Finding(FAIL, "python", says, f"Ask with that one: {m.made} -m labkit doctor.")]
     judges = [_system, _python, _packages, _torch, _gpu, _memory, _limits, _meeting, _settings, _folders]
     return [finding for judge in judges for finding in judge(m)]
