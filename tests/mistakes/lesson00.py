@@ -5,7 +5,9 @@ wrong | forgets the division | on ranks 0, 1 element 0 is 10 | p.grad /= world_s
 wrong | sums the weights instead of their gradients | changes the weights
     dist.all_reduce(p.grad) → dist.all_reduce(p.data)
 wrong | takes what all_reduce returns | `p.grad` is None afterwards. `all_reduce` returns None
-    dist.all_reduce(p.grad) → p.grad = dist.all_reduce(p.grad)
+    -         dist.all_reduce(p.grad)
+    -         p.grad /= world_size
+    +         p.grad = dist.all_reduce(p.grad)
 wrong | averages one parameter only | two parameters: on rank 0 element 0 in result[1] is 100
     model.parameters() → list(model.parameters())[:1]
 deadlock | lets rank 0 alone make the call | Rank 1 finished the function without it
