@@ -37,7 +37,7 @@ def run_split_order(split_order, weight, inputs, targets):
     difficulty=2,
     picture=three_stages,
     inputs=lambda n: [
-        Case(batches(n, 40, n + 2), f"{n + 2} micro-batches"),
+        Case(batches(n, 44, n + 2), f"{n + 2} micro-batches"),
         Case(batches(n, 41, n), f"{n} micro-batches"),
         Case(batches(n, 42, 1), "one micro-batch"),
         Case(batches(n, 43, 2 * n + 1, 2, 3, "float64"), f"{2 * n + 1} micro-batches, float64"),
