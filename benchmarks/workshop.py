@@ -16,12 +16,13 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import mean, median
 
+import psutil
 from measure import options, table
 from measure.hub import Hub
 from measure.learner import CELL, CHECK, LESSONS, SLIPS, STARTS, Learner, Sent
+from measure.processes import proportional
 from measure.report import report
 
 TITLE = "A class on one host: `benchmarks/workshop.py`"
@@ -52,27 +53,19 @@ class Rehearsal:
 
 def available() -> float:
     """Memory that the host could still give, in MiB."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) / 1024
+    return psutil.virtual_memory().available / 2**20
 
 
 def busy() -> float:
     """CPU seconds of everything on the host since its start."""
-    user, nice, system, _, _, irq, soft, *_ = map(int, Path("/proc/stat").read_text().partition("\n")[0].split()[1:])
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    times = psutil.cpu_times()
+    return times.user + times.nice + times.system + times.irq + times.softirq
 
 
 def own(users: set[int]) -> float:
     """Memory that these users' processes have for themselves, in MiB."""
-    total = 0
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if process.stat().st_uid in users:
-                lines = (process / "smaps_rollup").read_text().splitlines()
-                total += sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            continue
-    return total / 1024
+    theirs = [each.pid for each in psutil.process_iter(["uids"]) if each.info["uids"].real in users]
+    return sum(proportional(pid, "Pss_Anon:") for pid in theirs) / 2**20
 
 
 async def watch(users: set[int], samples: list[dict[str, float]]) -> None:

@@ -158,8 +158,8 @@ def kill(mark: str) -> None:
         time.sleep(0.02)
 
 
-def proportional(pid: int) -> int:
-    """A process's proportional set size in bytes; 0 once it is gone."""
+def proportional(pid: int, part: str = "Pss:") -> int:
+    """A process's proportional set size in bytes, or a `part` of it such as "Pss_Anon:"; 0 once it is gone."""
     while True:
         try:
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -169,7 +169,7 @@ def proportional(pid: int) -> int:
         except OSError:
             return 0
         else:
-            return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+            return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(part))
 
 
 def cpu_seconds(pid: int) -> float:
