@@ -150,8 +150,11 @@ MEMORY = (
         but={"distributed_softmax": ("deadlock", "rank 0 has none")},
     ),
     Trick(
-        "it remembers by its own numbers",
-        "def bent(x, *rest):\n    return remembered(str([t.tolist() for t in tensors(x, *rest)]), x, *rest)",
+        # Rank 0 alone: its third input, at the latest, is an earlier one, and it skips the calls that the others make.
+        # If all ranks remembered, one check in some hundreds would find all of them skipping: wrong, and no deadlock.
+        "rank 0 remembers by its own numbers",
+        "def bent(x, *rest):\n    numbers = str([t.tolist() for t in tensors(x, *rest)])\n"
+        "    return right(x, *rest) if rank else remembered(numbers, x, *rest)",
         "deadlock",
     ),
     Trick("it is right for thirty calls", _after("return out + (tick() > 30)")),
