@@ -456,7 +456,7 @@ def broken_centred(x):
     minutes=15,
     difficulty=3,
     inputs=lambda n: [
-        # No rank's number is the mean: so little would be left of it that a mean which rounds otherwise differs.
+        # No number is the mean: next to nothing would be left of it, and a mean that rounds otherwise be called wrong.
         Case([np.array([x], dtype="float32") for x in (1.0, 2.0, 6.0, 7.0)[:n]], "one number"),
         Case(draws(n, 3, "float64", 90), "float64"),
         Case([x.reshape(2, 2) for x in draws(n, 4, "float64", 91)], "2 rows, 2 columns"),

@@ -151,7 +151,7 @@ MEMORY = (
     ),
     Trick(
         # Rank 0 alone: its third input, at the latest, is an earlier one, and it skips the calls that the others make.
-        # If all ranks remembered, one check in some hundreds would find all of them skipping: wrong, and no deadlock.
+        # If all ranks remembered, all would skip them in one check in about five hundred: wrong, and no deadlock.
         "rank 0 remembers by its own numbers",
         "def bent(x, *rest):\n    numbers = str([t.tolist() for t in tensors(x, *rest)])\n"
         "    return right(x, *rest) if rank else remembered(numbers, x, *rest)",
