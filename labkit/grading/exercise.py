@@ -54,13 +54,15 @@ class Least:
 
     A goal, not a limit (that is `Budget`): the verdict shows it beside what the solution took. `sent` are the bytes
     that the busiest rank has to send, `rounds` the messages and collectives that have to follow one another, `memory`
-    the bytes of tensors that a rank has to have alive at once beside its arguments; its result counts. Each is the
-    least as far as the card leaves a choice, perhaps not all three in one solution; leave out what is unknown.
+    the bytes of tensors that a rank has to have alive at once beside its arguments; its result counts; `moved` those
+    that its kernels read and write. Each is the least as far as the card leaves a choice, perhaps not all in one
+    solution; leave out what is unknown.
     """
 
     sent: Callable[[int, float], float] | None = None
     rounds: Callable[[int], float] | None = None
     memory: Callable[[int, float], float] | None = None
+    moved: Callable[[int, float], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -177,7 +179,7 @@ class Exercise:
     @cached_property
     def solution(self) -> str:
         """The solution's source, with the lines that mark what the learner writes; empty where there is none."""
-        return "" if self.function is None else _source(self.function, self.name)
+        return "" if self.function is None else _source(self.function, self.name, its_own=1)
 
     @cached_property
     def before(self) -> str:
@@ -264,10 +266,11 @@ def lesson_of(module: str) -> str:
     return module.rpartition(".")[2].partition("_")[0].removeprefix("lesson")
 
 
-def _source(function: Callable[..., Any], name: str, first: str = "") -> str:
-    """Return a function's source under this name, without decorators, with its docstring's first paragraph alone.
+def _source(function: Callable[..., Any], name: str, first: str = "", its_own: int = 0) -> str:
+    """Return a function's source under this name, with its docstring's first paragraph alone.
 
-    The one that is given is for a function without a docstring.
+    `first` is for a function without a docstring. So many decorators as `its_own` make an exercise of it: the learner
+    sees those that follow.
     """
     text = textwrap.dedent(inspect.getsource(function))
     node = ast.parse(text).body[0]
@@ -278,7 +281,8 @@ def _source(function: Callable[..., Any], name: str, first: str = "") -> str:
         lines[its.lineno - 1 : its.end_lineno] = [f"    {quotes}{doc.partition(chr(10) * 2)[0]}{quotes}"]
     elif first:
         lines.insert(node.lineno, f"    {quotes}{first}{quotes}")
-    source = "\n".join(lines[node.lineno - 1 :])
+    begins = [decorator.lineno for decorator in node.decorator_list[its_own:]]
+    source = "\n".join(lines[min([node.lineno, *begins]) - 1 :])
     return source.replace(f"def {node.name}(", f"def {name}(", 1)
 
 

@@ -206,8 +206,11 @@ def _sentences(notes: Iterable[str]) -> list[str]:
 def _waits(attempt: Attempt) -> list[str]:
     """Say who waits for whom, at which line."""
     places: dict[int, str] = {}
+    finished = [r for r, w in attempt.report.waiting.items() if w.line is None]  # they wait in what comes behind it
     record = attempt.told
     for r, w in sorted(attempt.report.waiting.items()):
+        if r in finished:
+            continue
         last = next((op for op in reversed(record.ops[r]) if op.error or op.left is None), None)
         whom = ""
         if last is not None and last.kind == "send":
@@ -217,7 +220,8 @@ def _waits(attempt: Attempt) -> list[str]:
         where = f"{w.call}, line {w.line}"
         where = f"{whom} ({where}{inside(w)})" if whom else f" in {where}{inside(w, ' ({})')}"
         places[r] = f"{where}: {w.source}"
-    return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
+    waits = [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
+    return waits + [f"{ranks(finished)} {did(Instead(Did.FINISHED, ran='function'))}"] * bool(finished)
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:

@@ -1,4 +1,4 @@
-"""What a right solution cost: bytes, rounds and memory of one run, beside the least possible and the learner's best."""
+"""What a right solution cost: bytes, rounds, memory of one run, beside the least possible and the learner's best."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from labkit.grading.attempt import Attempt
 from labkit.grading.exercise import Exercise
 from labkit.grading.inputs import Case
 
-COSTS = ("sent", "rounds", "memory")
+COSTS = ("sent", "rounds", "memory", "moved")
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Score:
 
     `sent` are the bytes that its busiest rank sent and `rounds` how many messages and collectives followed one
     another, see `grading.run_cost`; `memory` the bytes of tensors that a rank had alive at once beside its arguments,
-    at most, None where it was not measured. `textbook`: bytes of collectives are among them, as the textbook has them.
+    at most, `moved` those that the kernels of its busiest rank read and wrote; None is what was not measured.
+    `textbook`: bytes of collectives are among them, as the textbook has them.
     """
 
     n: int
@@ -29,6 +30,7 @@ class Score:
     rounds: float | None
     memory: float | None = None
     textbook: bool = False
+    moved: float | None = None
 
     def least(self, exercise: Exercise) -> dict[str, float]:
         """Return the least that each cost can be here, as far as the exercise says so."""
@@ -39,6 +41,7 @@ class Score:
             "sent": least.sent and least.sent(self.n, self.size),
             "rounds": least.rounds and least.rounds(self.n),
             "memory": least.memory and least.memory(self.n, self.size),
+            "moved": least.moved and least.moved(self.n, self.size),
         }
         return {cost: float(value) for cost, value in known.items() if value is not None}
 
@@ -68,11 +71,12 @@ class Score:
 def scored(exercise: Exercise, case: Case, attempt: Attempt) -> Score | None:
     """Return what a run cost but its memory; None where a rank has not told it, or there is nothing to say."""
     record = attempt.record
-    if (
-        record is None
-        or not exercise.counts_messages
-        or not (exercise.least or (exercise.solution and any(record.ops)))
-    ):
+    if record is None:
+        return None
+    if exercise.least and exercise.least.moved:
+        moved = [log.moved for log in record.logs if log.moved is not None]  # on a GPU it is not counted
+        return Score(case.n, case.size, None, None, moved=max(moved)) if moved else None
+    if not exercise.counts_messages or not (exercise.least or (exercise.solution and any(record.ops))):
         return None
     textbook = any(op.kind == "collective" and op.bytes for op in record.calls)
     return Score(case.n, case.size, max(run_cost.sent(record)), run_cost.in_a_row(record), textbook=textbook)

@@ -34,6 +34,7 @@ from labkit.rank import (
     comms,
     deferred_interrupt,
     describe,
+    flags,
     frames,
     gloo,
     group,
@@ -45,6 +46,7 @@ from labkit.rank import (
     settings,
     tiny,
     torch_internals,
+    triton_mode,
 )
 from labkit.rank.clock import timed
 from labkit.rank.copies import shell
@@ -158,6 +160,7 @@ def prepare(guarded: bool, rank: int, world_size: int, *meeting: Any) -> dict[st
     facts = group.join(rank, world_size, *meeting)
     _note_counts()
     device = torch.device(facts["device"])
+    triton_mode.choose(interpret=device.type == "cpu")
     namespace.give(
         shell(),
         {
@@ -253,7 +256,8 @@ def where() -> dict[str, Any]:
 def _where(found: list[FrameType]) -> dict[str, Any]:
     stack = [frame for frame in found if not frames.stands_between(frame)]
     runs = deferred_interrupt.runs(stack)
-    if runs and (any(is_cell(frame.f_code.co_filename) for frame in stack) or group.joined()):
+    within = any(is_cell(frame.f_code.co_filename) or frames.in_lesson(frame) for frame in stack)
+    if runs and (within or group.joined()):
         return _in_cell(str(os.getpid()), found)  # not what joins a group: it waits in its own way
     return {"state": "computing" if runs else "idle", **NOWHERE, "imports": deferred_interrupt.imports(found)}
 
@@ -285,6 +289,8 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
         (frames.calls_torch(stack[0]) and gloo.holds_up(thread)) or (main and frames.in_ddp(stack[0]) and _rests())
     ):
         op = frames.machinery(between) or group_counters.newest()
+    if op is None and main:
+        op = flags.waits_in()
     learners = frames.learners(stack) if op is None and cells else []
     return {"state": "computing" if op is None else "collective", **did, "op": op, "stack": learners}
 
@@ -338,8 +344,9 @@ def memory() -> dict[str, Any]:
 
 
 def steps() -> list[int]:
-    """Count the operations started in the world group, -1 where nothing counts them, and the groups made."""
-    return [guard.started(dist.group.WORLD) if dist.is_initialized() else -1, torch_internals.group_count()]
+    """Count the operations started in the world group, -1 where nothing counts them, groups made, and waits for flags."""
+    started = guard.started(dist.group.WORLD) if dist.is_initialized() else -1
+    return [started, torch_internals.group_count(), flags.waits()]
 
 
 _at_cell_start: tuple[dict[str, int], dict[str, tuple[list[int], int]]] = {}, {}

@@ -45,6 +45,7 @@ class Cell:
     spans_made: int = 0
     stood: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=LIMIT))  # at a backward pass's end
     sent: int | None = None  # bytes on the wire: before the cell while it runs, then within it
+    moved: int | None = None  # bytes that kernels have read and written, where that is counted
     gpu: str = ""  # this rank's
 
     @property
@@ -76,6 +77,7 @@ def records() -> dict[str, Any]:
         dropped=cell.made - len(ops),
         unnamed=unnamed,
         sent=None if cell.on else cell.sent,
+        moved=cell.moved,
         spans=spans,
         cut=cell.spans_made - len(spans),
         stood=list(cell.stood),

@@ -68,7 +68,7 @@ def define(cell: str, name: str) -> str:
         return f"{type(error).__name__}: {error}"
     finally:
         namespace.put_right(space)
-    function = space.get(name)
+    function = decorated(space.get(name))
     if not isinstance(function, types.FunctionType):
         return f"its cell defines no function {name}"
     lacks = [n for n in dict.fromkeys(_globals(function.__code__)) if n not in space and not hasattr(builtins, n)]
@@ -78,6 +78,12 @@ def define(cell: str, name: str) -> str:
 def drop(name: str) -> None:
     """Remove a name that `define` has given."""
     shell().user_ns.pop(name, None)
+
+
+def decorated(value: Any) -> Any:
+    """Return the function that a decorator such as `triton.jit` has made a value of, or the value itself."""
+    inner = getattr(value, "fn", value)
+    return inner if isinstance(inner, types.FunctionType) else value
 
 
 def _globals(code: types.CodeType) -> Iterator[str]:

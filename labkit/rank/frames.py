@@ -39,6 +39,7 @@ MAIN = threading.main_thread().ident or 0
 ALL_OF_TORCH = str(Path(torch.__file__).parent) + os.sep
 TORCH = str(Path(dist.__file__).parent) + os.sep
 OWN = re.compile(r"/(labkit|workbook/tools)/rank/")  # files of what runs on a rank without being a learner's
+LESSONS = re.compile(r"/workbook/\w+\.py$")  # of what an exercise puts around a learner's function
 WAITING = re.compile(r"\.(wait|synchronize|result)\(")  # C++ calls that leave no Python frame of their own
 CALLS = (distributed_c10d.__file__, FUNCTIONAL)  # what communicates, not what only uses it
 RESULTS = ("trigger_wait", "unwrap", "wait_tensor")  # a functional collective's result, as `wait` does a handle's
@@ -163,6 +164,11 @@ def callers(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def in_lesson(frame: FrameType) -> bool:
+    """Tell whether a frame runs what an exercise puts around a learner's function."""
+    return bool(LESSONS.search(frame.f_code.co_filename))
 
 
 def is_learners(frame: FrameType) -> bool:

@@ -27,6 +27,7 @@ from labkit.grading import gradients, judge
 from labkit.rank import agent, cell_end, group, lessons, recorder, settings, subworld
 from labkit.rank.agent import plain  # by name: a function may replace agent's
 from labkit.rank.copies import shell
+from labkit.rank.definitions import decorated
 from labkit.rank.memory import Peak
 from labkit.rank.subworld import Gate
 
@@ -70,7 +71,7 @@ def describe(name: str) -> dict[str, Any]:
     space = shell().user_ns
     if name not in space:
         return {"state": "missing", "cell": "", "source": ""}
-    value = space[name]
+    value = decorated(space[name])
     if not isinstance(value, FunctionType):
         state = "function" if callable(value) else "other"
         return {"state": state, "cell": "", "source": "", "what": type(value).__name__}

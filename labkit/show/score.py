@@ -10,8 +10,11 @@ from labkit.floor.words import count, listed
 from labkit.grading.score import COSTS, Score
 from labkit.show.table import cell, row, table
 
-SHARE, SLACK = 1.02, {"memory": 64.0}  # beyond the least, what still counts as it: a small tensor or two, a rounding
-LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory"}
+SHARE, SLACK = (
+    1.02,
+    {"memory": 64.0, "moved": 64.0},
+)  # beyond the least, what still counts as it: a small tensor or two, a rounding
+LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory", "moved": "fewer bytes"}
 
 
 class Costs:
@@ -55,6 +58,7 @@ class Costs:
 
     def __repr__(self) -> str:
         names = {"sent": "bytes sent by the busiest rank", "rounds": "steps", "memory": "bytes of memory at the peak"}
+        names["moved"] = "bytes read and written by its kernels"
         figures = []
         for cost, value in self._mine.items():
             least = f" (least possible: {_number(self._least[cost])})" if cost in self._least else ""
@@ -67,6 +71,7 @@ class Costs:
             "sent": "bytes sent by the busiest rank",
             "rounds": "steps, one after another",
             "memory": "bytes of memory at the peak, beside the arguments",
+            "moved": "bytes that the kernels of the busiest rank read and write",
         }
         columns = {"this solution": self._mine, "least possible": self._least, "your best": self._best}
         shown = {title: figures for title, figures in columns.items() if figures}
@@ -84,7 +89,7 @@ def in_short(best: Mapping[str, Any]) -> str:
     >>> in_short({"n": 4, "size": 64, "sent": 96.0, "rounds": 6, "memory": 80})
     '96 bytes sent, 6 steps, 80 bytes of memory'
     """
-    parts = {"sent": "{} sent", "rounds": "{}", "memory": "{} of memory"}
+    parts = {"sent": "{} sent", "rounds": "{}", "memory": "{} of memory", "moved": "{} read and written"}
     said = {c: count(round(best[c]), "step" if c == "rounds" else "byte") for c in COSTS if c in best}
     return ", ".join(parts[cost].format(value) for cost, value in said.items())
 

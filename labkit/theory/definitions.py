@@ -30,6 +30,7 @@ HARMLESS = {
     "torch.enable_grad",
     "torch.inference_mode",
     "torch.no_grad",
+    "triton.jit",
     *("bool", "classmethod", "float", "frozenset", "int", "len", "max", "min", "property", "range", "staticmethod"),
     *("str", "super", "tuple"),
 }

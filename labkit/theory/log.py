@@ -27,7 +27,7 @@ class Op:
     """One call of one rank. A rank makes it when the call begins and fills it in.
 
     Times are seconds of the rank's own clock; in a `theory.record.Record`, since the cell's first operation.
-    `left` is None while the call runs. `kind` is "send", "recv" or "collective"; `peer` the other rank, or the root;
+    `left` is None while the call runs. `kind` is "send", "recv", "collective" or "flag"; `peer` the other rank, or the root;
     `nth` counts a group's collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous
     one, and `wait_in` the learner's function that it stands in, as `function` is that of the call.
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where it did not wait.
@@ -165,7 +165,7 @@ class Log:
     of the `clock`. `gpu` is the one of its host that the rank uses, "" where it uses none; ranks that share it compute
     `together` under MPS, else by turns. `dropped` calls are too many to be kept; `unnamed` ones were counted by a
     process group and not noted. `sent` are the bytes on the wire to other ranks meanwhile, None where they are not
-    counted.
+    counted; `moved` those that kernels have read and written, where that is counted.
     `spans` are in the order in which they began, `cut` earlier ones are not kept. `stood` has (from, to) for each
     backward pass: from when its graph was computed until what waits for other ranks behind it was done.
     `made` has the ranks of each group that this rank has begun to make, of those that all ranks have to make.
@@ -183,6 +183,7 @@ class Log:
     dropped: int = 0
     unnamed: int = 0
     sent: int | None = None
+    moved: int | None = None
     spans: list[Span] = field(default_factory=list)
     cut: int = 0
     stood: list[tuple[float, float]] = field(default_factory=list)

@@ -11,6 +11,7 @@ import os
 import socket
 import tempfile
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -32,6 +33,7 @@ class Room:
     flags: memoryview  # whole numbers
     size: int  # of a slot, in bytes
     me: int
+    file: BinaryIO  # that is mapped: ranks may lock bytes of it, and closing it would let go of them
     count: int = 0  # how many times this rank has met the others
     _known: dict[tuple[int, torch.dtype], list[list[torch.Tensor]]] = field(default_factory=dict)
 
@@ -100,12 +102,13 @@ def open_room(size: int = SLOT) -> Room:
         if problem:
             raise LabError(problem)
         memory = torch.from_file(path, shared=True, size=flags + n * slot, dtype=torch.uint8)
+        file = open(path, "r+b")  # noqa: SIM115  # as long as the room
         dist.barrier()
     finally:
         if me == 0 and told[0] and told[0][0]:
             os.unlink(told[0][0])
     words = memory[:flags].view(torch.int64).numpy().data[:: LINE // 8]
-    return Room(list(memory[flags:].split(slot)), words, size, me)
+    return Room(list(memory[flags:].split(slot)), words, size, me, file)
 
 
 def _file(size: int) -> tuple[str, str]:

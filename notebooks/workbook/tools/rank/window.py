@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import tempfile
 import time
 import weakref
 from collections import deque
@@ -234,16 +233,5 @@ def open_window(size: int, dtype: torch.dtype = torch.float32) -> Window:
     if shell is not None and _begin not in shell.events.callbacks["pre_run_cell"]:
         shell.events.register("pre_run_cell", _begin)
     room = open_room(size * dtype.itemsize)
-    told: list[Any] = [None]
-    if dist.get_rank() == 0:
-        handle, told[0] = tempfile.mkstemp(prefix="labkit-")
-        os.close(handle)
-    try:
-        dist.broadcast_object_list(told, src=0)
-        locks = open(told[0], "r+b")  # noqa: SIM115  # as long as the window: closing it would let go of its locks
-        dist.barrier()
-    finally:
-        if dist.get_rank() == 0:
-            os.unlink(told[0])
     memory = [slot[: size * dtype.itemsize].view(dtype) for slot in room.slots]
-    return Window(memory, room.flags, locks)
+    return Window(memory, room.flags, room.file)

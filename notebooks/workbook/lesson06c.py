@@ -1,0 +1,254 @@
+"""Lesson 06c: kernels in Triton that are collectives: a barrier of flags, one-shot and two-shot all-reduce."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from labkit.grading.exercise import Case, Least, exercise
+from labkit.grading.inputs import counting, draws
+from labkit.grading.prediction import ask
+from labkit.theory import collectives
+from workbook.tools.kernels import races
+
+triton = SimpleNamespace(jit=lambda function: function)  # a rank has Triton, the notebook needs none
+
+if TYPE_CHECKING:
+    import triton.language as tl
+
+    from labkit.rank.cell_names import device, everyones, rank, recorder, torch, world_size
+    from workbook.tools.rank.kernels import buffer, flag, meet
+
+BLOCK = 16  # numbers of a program
+GIVEN = "import triton\nimport triton.language as tl\nfrom workbook.tools.rank.kernels import buffer, flag, meet"
+KERNELS = {
+    "forbids": ("collectives", "send"),  # the ranks talk through memory alone
+    "needs_messages": False,
+    "counts_memory": False,
+    "given": GIVEN,
+}
+by_kernel = partial(exercise, **KERNELS)
+by_flags = partial(exercise, **KERNELS | {"given": GIVEN.removesuffix(", meet")})  # the learner makes the meeting
+
+
+def accumulator(dtype):
+    """Return the dtype to add up in, as Triton has it: sums of short floats are made in float32."""
+    import triton.language as tl
+
+    return {torch.int64: tl.int64, torch.float64: tl.float64}.get(dtype, tl.float32)
+
+
+def opened(size, dtype):
+    """Open symmetric memory of at least one number."""
+    from workbook.tools.rank.symmetric import open_symmetric
+
+    with recorder.paused():
+        return open_symmetric(max(1, size), dtype)
+
+
+def late(memory, call):
+    """Hold one rank up wherever it goes over from numbers to flags, or back: in each call another one."""
+    if memory.seen:
+        memory.seen.late = 0.002 * (rank == call % world_size)
+
+
+def ordered(*memories):
+    """Hold what all ranks' kernels did in these memories against the order that flags made."""
+    for memory in memories:
+        if memory.seen:
+            said = races.told(everyones(memory.seen.events))
+            assert not said, ". ".join(one[0].upper() + one[1:] for one in said)
+
+
+def grid(size):
+    """Return how many programs so many numbers take."""
+    return (-(-size // BLOCK),)
+
+
+def run_barrier(barrier, times, programs=1):
+    """Let a kernel tell all ranks a number again and again, with the learner's barrier around each reading."""
+    memory = opened(programs, torch.float32)
+    from workbook.tools.rank import kernels
+
+    out = torch.zeros(programs, int(times), world_size, device=device)
+    late(memory, int(times))
+    tables = memory.buffers, memory.flags
+    kernels.exchange[(programs,)](out, *tables, int(times), inspect.unwrap(barrier), rank, world_size)
+    ordered(memory)
+    return out
+
+
+def exchanged(xs: Sequence[Any], programs: int = 1) -> list[np.ndarray]:
+    """Return the numbers that `run_barrier` should find, on every rank."""
+    shape = (programs, int(xs[0]), len(xs))
+    program, time, other = np.indices(shape)
+    return [(100 * program + 10 * time + other).astype("float32") for _ in xs]
+
+
+@by_flags(
+    "A barrier in a kernel",
+    exchanged,
+    minutes=10,
+    difficulty=3,
+    inputs=lambda n: [
+        Case([np.int64(2)] * n, "two readings, four meetings"),
+        Case([np.int64(8)] * n, "eight readings in a row"),
+        Case([np.int64(3)] * n, "three programs on each rank", {"programs": 3}),
+    ],
+    harness=run_barrier,
+    scales=False,
+)
+@triton.jit
+def meet_in_kernel(flags, rank, world_size):
+    """Return when the programs with my number have come here on all ranks.
+
+    Programs of one number, on all ranks, meet. `flag(flags, of, by, world_size)` is the address of the flag in rank
+    `of`'s memory that rank `by` sets, for programs of this number; all flags are 0 at first. Tell every rank, this one
+    too, that you have come; then wait until all have told you. What a rank wrote before the meeting, all must be able
+    to read after it. Leave each flag at 0, ready for the next meeting.
+    Hint: `tl.atomic_cas(address, 0, 1, …)` puts 1 in the place of 0 and returns what was there: repeat it `while` that
+    is not 0. Someone may not have taken down your last signal yet.
+    Hint: Waiting and taking down are one operation: put 0 in the place of 1, until what was there is 1.
+    Hint: Release what you did when you set a flag: `sem="release", scope="sys"`. Acquire it when you wait:
+    `sem="acquire", scope="sys"`. Other GPUs are beyond the scope "gpu".
+    Afterwards: This is the barrier of PyTorch's own kernels for symmetric memory. Each flag has one writer and one
+    reader, who take turns, so it needs no count that somebody would have to keep from call to call.
+    """
+    tl.debug_barrier()  # all threads of this program are here, and have written
+    # yours
+    for other in range(world_size):
+        while tl.atomic_cas(flag(flags, other, rank, world_size), 0, 1, sem="release", scope="sys") != 0:
+            pass
+    for other in range(world_size):
+        while tl.atomic_cas(flag(flags, rank, other, world_size), 1, 0, sem="acquire", scope="sys") != 1:
+            pass
+    # end
+
+
+def sums(kernel, *xs, chunks=1):
+    """Launch a kernel on each x in turn, in one memory for each dtype, and return what it stored."""
+    kernel, memories, outs = inspect.unwrap(kernel), {}, []
+    for x in xs:
+        if x.dtype not in memories:
+            memories[x.dtype] = opened(max(y.numel() for y in xs if y.dtype == x.dtype), x.dtype)
+    for call, x in enumerate(xs):
+        memory, out = memories[x.dtype], torch.full_like(x, -1)
+        late(memory, call)
+        programs = grid(-(-x.numel() // (world_size if chunks > 1 else 1)))
+        tables = memory.buffers, memory.flags
+        kernel[programs](x, out, *tables, x.numel(), rank, world_size, accumulator(x.dtype), BLOCK)
+        outs.append(out)
+    ordered(*memories.values())
+    for one in zip(*everyones(outs)):
+        same = all(torch.equal(one[0], other) for other in one)
+        near = all(torch.allclose(one[0], other, 1e-3, 1e-2) for other in one)
+        assert same or not near, "the ranks' sums differ in their last bits: they were added up in different orders"
+    return outs
+
+
+def several(n: int) -> list[Case]:
+    """Make what a rank brings to two or three calls in a row, of different lengths."""
+
+    def of(*calls: Sequence[np.ndarray]) -> list[Any]:
+        return [tuple(call[r] for call in calls) for r in range(n)]
+
+    rng = np.random.default_rng([7, n])
+    wild = [(10.0 ** rng.integers(-6, 7, 24) * rng.normal(size=24)).astype("float32") for _ in range(n)]
+    return [
+        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)])),
+        Case(of(draws(n, 70), draws(n, 3, seed=1), draws(n, 33, seed=2)), "70, 3, then 33 elements"),
+        Case(of(counting(n, 1), counting(n, 0)), "one element, then none"),
+        Case(of(draws(n, 2 * n + 1, "int64"), draws(n, 5, "float64")), "integers, then float64"),
+        Case(of(draws(n, 2 * n + 1)), "bfloat16", dtype="bfloat16"),
+        Case(of(wild, wild), "large and tiny numbers: all ranks want the same bits"),
+    ]
+
+
+@by_kernel(
+    "Everyone reads every buffer",
+    collectives.all_reduce,
+    minutes=8,
+    difficulty=2,
+    inputs=several,
+    harness=sums,
+    least=Least(moved=lambda n, S: (n + 2) * S),
+    picture=lambda: [(x,) for x in counting(3, 6)],
+)
+@triton.jit
+def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """Store the sum of all ranks' x in out: everyone reads every buffer.
+
+    `x` and `out` are pointers to `size` numbers of this rank. `buffer(buffers, r, x)` is a pointer to rank r's buffer,
+    which has room for `size` numbers. Add up in the dtype `ACC`. Each program has the places `at`, as far as `mask`
+    is true. `meet(flags, rank, world_size)` is your barrier. The kernel is launched many times in a row with the same
+    buffers, and all ranks end with the same bits.
+    Hint: Copy your places of `x` into your own buffer, meet, add up, store, and think of the next launch.
+    Hint: `tl.load(x + at, mask=mask)` reads, `tl.store(buffer(buffers, rank, x) + at, …, mask=mask)` writes.
+    Hint: Begin with `total = tl.zeros([BLOCK], ACC)`, and add every rank's numbers, from rank 0 on:
+    `.to(ACC)` makes them of that dtype.
+    Afterwards: It is `sum_slots` of the last lesson, in one launch. The second meeting keeps a fast rank from writing
+    its next `x` while others still read. And you can do without reading your own buffer: you have those numbers.
+    """
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < size
+    # yours
+    tl.store(buffer(buffers, rank, x) + at, tl.load(x + at, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+    total = tl.zeros([BLOCK], ACC)
+    for other in range(world_size):
+        total += tl.load(buffer(buffers, other, x) + at, mask=mask).to(ACC)
+    tl.store(out + at, total, mask=mask)
+    meet(flags, rank, world_size)
+    # end
+
+
+@by_kernel(
+    "Everyone adds up a chunk",
+    collectives.all_reduce,
+    minutes=15,
+    difficulty=3,
+    inputs=several,
+    harness=partial(sums, chunks=2),
+    least=Least(moved=lambda n, S: (5 - 2 / n) * S),
+    picture=lambda: [(x,) for x in counting(3, 6)],
+)
+@triton.jit
+def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    """Store the sum of all ranks' x in out: rank r adds up chunk r, and everyone reads the sums.
+
+    As `one_shot`, but `x` is cut into a chunk for each rank, of `chunk` numbers, the last ones perhaps shorter. Each
+    program has the places `at` of **every** chunk: place `at` of chunk c is number `c * chunk + at`, if `at` is smaller
+    than `chunk` and the number smaller than `size`. Rank r adds up chunk r and puts the sum where the others can read
+    it. Fill `out` from there.
+    Hint: It is a reduce-scatter and an all-gather: write, meet, add up, write, meet, read.
+    Hint: After the first meeting nobody but you reads or writes chunk `rank` of your own buffer: put the sum there.
+    Hint: `for c in range(world_size):` with `place = c * chunk + at` and `mask = (at < chunk) & (place < size)`.
+    Afterwards: (5 − 2/N) S are possible: you need not write your own chunk before you have its sum, nor read again what
+    you have just had. Then two meetings are enough. With more ranks the bytes hardly grow; those of `one_shot` do.
+    """
+    chunk = tl.cdiv(size, world_size)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    # yours
+    for c in range(world_size):
+        place = c * chunk + at
+        mask = (at < chunk) & (place < size)
+        tl.store(buffer(buffers, rank, x) + place, tl.load(x + place, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+    place = rank * chunk + at
+    mask = (at < chunk) & (place < size)
+    total = tl.zeros([BLOCK], ACC)
+    for other in range(world_size):
+        total += tl.load(buffer(buffers, other, x) + place, mask=mask).to(ACC)
+    tl.store(buffer(buffers, rank, x) + place, total, mask=mask)
+    meet(flags, rank, world_size)
+    for c in range(world_size):
+        place = c * chunk + at
+        mask = (at < chunk) & (place < size)
+        tl.store(out + place, tl.load(buffer(buffers, c, x) + place, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+    # end
