@@ -344,7 +344,7 @@ def memory() -> dict[str, Any]:
 
 
 def steps() -> list[int]:
-    """Count the operations started in the world group, -1 where nothing counts them, groups made, and waits for flags."""
+    """Count operations started in the world group, -1 where nothing counts them, groups made, and waits for flags."""
     started = guard.started(dist.group.WORLD) if dist.is_initialized() else -1
     return [started, torch_internals.group_count(), flags.waits()]
 

@@ -10,10 +10,8 @@ from labkit.floor.words import count, listed
 from labkit.grading.score import COSTS, Score
 from labkit.show.table import cell, row, table
 
-SHARE, SLACK = (
-    1.02,
-    {"memory": 64.0, "moved": 64.0},
-)  # beyond the least, what still counts as it: a small tensor or two, a rounding
+# Beyond the least, what still counts as it: a small tensor or two, a rounding.
+SHARE, SLACK = 1.02, {"memory": 64.0, "moved": 64.0}
 LESS = {"sent": "fewer bytes", "rounds": "fewer steps", "memory": "less memory", "moved": "fewer bytes"}
 
 

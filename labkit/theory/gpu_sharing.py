@@ -1,4 +1,4 @@
-"""Ranks that share a GPU, for teaching: what NCCL must be told to take them, and how tables and figures say it."""
+"""Ranks that share a GPU, for teaching: what NCCL and torch must be told to take them, and how tables and figures say it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from collections.abc import Hashable, Sequence
 from labkit.floor.words import count
 
 MANY_A_GPU = (2, 30)  # the version of NCCL from which on it takes several ranks of one host on a GPU
+# Torch's symmetric memory refuses two ranks on one GPU ("overlapping devices") unless this says that it is meant.
+SYMMETRIC = {"TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"}
 
 
 def settings(rank: int, direct: int = 0) -> dict[str, str]:
-    """Return the environment that a rank needs before its first call of NCCL.
+    """Return the environment that a rank needs before its first call of NCCL, or of symmetric memory.
 
     NCCL 2.29 refuses two ranks on one GPU where both are on the same host (init.cc: "Duplicate GPU detected"). So each
     takes itself for a host of its own, and sends its data through sockets.
@@ -24,8 +26,9 @@ def settings(rank: int, direct: int = 0) -> dict[str, str]:
             "NCCL_MULTI_RANK_GPU_ENABLE": "1",
             "NCCL_NVLS_ENABLE": "0",
             "NCCL_MAX_CTAS": str(max(1, 8 // direct)),
+            **SYMMETRIC,
         }
-    return {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket", "NCCL_MAX_NCHANNELS": "2"}
+    return {"NCCL_HOSTID": f"labkit-{rank}", "NCCL_NET": "Socket", "NCCL_MAX_NCHANNELS": "2", **SYMMETRIC}
 
 
 def said(gpus: Sequence[Hashable], together: bool = False) -> str:

@@ -27,9 +27,9 @@ class Op:
     """One call of one rank. A rank makes it when the call begins and fills it in.
 
     Times are seconds of the rank's own clock; in a `theory.record.Record`, since the cell's first operation.
-    `left` is None while the call runs. `kind` is "send", "recv", "collective" or "flag"; `peer` the other rank, or the root;
-    `nth` counts a group's collectives. `waited` is (entered, left, line) of the `.wait()` that ended an asynchronous
-    one, and `wait_in` the learner's function that it stands in, as `function` is that of the call.
+    `left` is None while the call runs. `kind` is "send", "recv", "collective" or "flag"; `peer` the other rank, or the
+    root; `nth` counts a group's collectives. `waited` is (entered, left, line) of the `.wait()` that ended one which is
+    asynchronous, and `wait_in` the learner's function that it stands in, as `function` is that of the call.
     `issued` and `done` order the rank's own calls: positions in its program, `done` None where it did not wait.
     `witnessed`: only the process group's own record has it, which notes when a call begins, not when it ends.
     `shared`: how many times one tensor stands in the list that the results go into; 0 where all are different.

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from workbook.tools.rank.kernels import buffer, flag, meet
 
 BLOCK = 16  # numbers of a program
-GIVEN = "import triton\nimport triton.language as tl\nfrom workbook.tools.rank.kernels import buffer, flag, meet"
+FROM = "from workbook.tools.rank.kernels import "
 KERNELS = {
     "forbids": ("collectives", "send"),  # the ranks talk through memory alone
     "needs_messages": False,
     "counts_memory": False,
-    "given": GIVEN,
+    "given": f"{FROM}buffer, meet, tl, triton",
 }
 by_kernel = partial(exercise, **KERNELS)
-by_flags = partial(exercise, **KERNELS | {"given": GIVEN.removesuffix(", meet")})  # the learner makes the meeting
+by_flags = partial(exercise, **KERNELS | {"given": f"{FROM}buffer, flag, tl, triton"})
 
 
 def accumulator(dtype):
@@ -70,6 +70,64 @@ def grid(size):
     return (-(-size // BLOCK),)
 
 
+def told_all(kernel, x):
+    """Launch it once, in a memory of its own."""
+    memory, out = opened(x.numel(), x.dtype), torch.full_like(x, -1)
+    late(memory, x.numel())
+    inspect.unwrap(kernel)[(x.numel() // 4,)](x, out, memory.buffers, memory.flags, rank, world_size, 4)
+    ordered(memory)
+    return out
+
+
+@triton.jit
+def broken_tell_all(x, out, buffers, flags, rank, world_size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if rank == 0:
+        for other in range(world_size):
+            tl.store(buffer(buffers, other, x) + at, tl.load(x + at))
+            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="relaxed")
+    while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="relaxed") != 1:
+        pass
+    tl.store(out + at, tl.load(buffer(buffers, rank, x) + at))
+
+
+@by_flags(
+    "Repair a broadcast without order",
+    collectives.broadcast,
+    minutes=5,
+    difficulty=2,
+    inputs=lambda n: [
+        Case(counting(n, 4)),
+        Case(draws(n, 12), "three programs on each rank"),
+        Case(draws(n, 8, "int64", 1), "integers"),
+    ],
+    harness=told_all,
+)
+@triton.jit
+def tell_all(x, out, buffers, flags, rank, world_size, BLOCK: tl.constexpr):
+    """Store rank 0's x in out, on every rank: rank 0 puts it into all buffers and sets a flag in each.
+
+    On x86 its numbers are right every time you run it. On GPUs they would be wrong now and then. The kernel is launched
+    once for each memory, so nothing is written twice. Repair it without adding a flag.
+    Hint: Which operation says that what was stored before it is to be seen by whoever sees the flag? Which one says the
+    same on the other side?
+    Hint: Without `scope=` an operation on a flag counts among the programs of one GPU.
+    Hint: A program has many threads, and one of them sets the flag. `tl.debug_barrier()` waits for all.
+    Afterwards: Three words were missing, and no test on this machine could have told by its numbers. Tools look for
+    such races by the order of the operations, as the check did: ThreadSanitizer for C++, and compute-sanitizer within
+    one GPU.
+    """
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if rank == 0:
+        for other in range(world_size):
+            tl.store(buffer(buffers, other, x) + at, tl.load(x + at))
+            tl.debug_barrier()
+            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
+    while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="acquire", scope="sys") != 1:
+        pass
+    tl.store(out + at, tl.load(buffer(buffers, rank, x) + at))
+
+
 def run_barrier(barrier, times, programs=1):
     """Let a kernel tell all ranks a number again and again, with the learner's barrier around each reading."""
     memory = opened(programs, torch.float32)
@@ -93,7 +151,7 @@ def exchanged(xs: Sequence[Any], programs: int = 1) -> list[np.ndarray]:
 @by_flags(
     "A barrier in a kernel",
     exchanged,
-    minutes=10,
+    minutes=8,
     difficulty=3,
     inputs=lambda n: [
         Case([np.int64(2)] * n, "two readings, four meetings"),
@@ -110,7 +168,8 @@ def meet_in_kernel(flags, rank, world_size):
     Programs of one number, on all ranks, meet. `flag(flags, of, by, world_size)` is the address of the flag in rank
     `of`'s memory that rank `by` sets, for programs of this number; all flags are 0 at first. Tell every rank, this one
     too, that you have come; then wait until all have told you. What a rank wrote before the meeting, all must be able
-    to read after it. Leave each flag at 0, ready for the next meeting.
+    to read after it. Leave each flag at 0, ready for the next meeting. (In the picture the ranks meet around two
+    exchanges: each tells all others a new number, and reads theirs.)
     Hint: `tl.atomic_cas(address, 0, 1, …)` puts 1 in the place of 0 and returns what was there: repeat it `while` that
     is not 0. Someone may not have taken down your last signal yet.
     Hint: Waiting and taking down are one operation: put 0 in the place of 1, until what was there is 1.
@@ -172,7 +231,7 @@ def several(n: int) -> list[Case]:
 @by_kernel(
     "Everyone reads every buffer",
     collectives.all_reduce,
-    minutes=8,
+    minutes=7,
     difficulty=2,
     inputs=several,
     harness=sums,
@@ -210,7 +269,7 @@ def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
 @by_kernel(
     "Everyone adds up a chunk",
     collectives.all_reduce,
-    minutes=15,
+    minutes=12,
     difficulty=3,
     inputs=several,
     harness=partial(sums, chunks=2),
@@ -252,3 +311,38 @@ def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
         tl.store(out + place, tl.load(buffer(buffers, c, x) + place, mask=mask), mask=mask)
     meet(flags, rank, world_size)
     # end
+
+
+peek_too_soon = ask("""
+Now it happens in one cell: each rank fills its buffer with new numbers, from 100 on, and peeks at once. Rank 1 comes
+0.3 s late. What does rank 0 find in rank 1's buffer?
+( ) 110: the kernels of all ranks begin together
+    > This would be true of a collective. A kernel is launched on one rank, and knows nothing of the others.
+(x) 10, the old number
+( ) 110: the load waits until rank 1 has written
+    > This would be true of a receive. What should a load wait for? There is a number in that place already.
+Why: **10, the old number.** A load takes what is there. Had rank 1 been in time, it might have been 110, or half of it
+old and half new. `lab.moves` tells both kernels' lines, and calls it a **race**: two ranks access the same number, one
+of them writes it, and nothing says which comes first. It would be a race as well if the number had been right.
+""")
+
+bytes_of_one_shot = ask("""
+Each rank's kernel copies `x` into its buffer, reads all buffers, its own too, and stores the sum. How many bytes does
+it read and write in all, on four ranks, in units of S, the bytes of `x`?
+= 7 S +- 2 %
+Why: **7 S**: it reads `x`, writes its buffer, reads four buffers, and writes `out`. With N ranks it is (N + 3) S, of
+which (N − 1) S come from other GPUs. On eight ranks it is 11 S. Does it have to grow like that?
+""")
+
+one_shot_or_two = ask("""
+Eight GPUs of one host, connected by NVLink. A model that writes text, one token after another, adds up 16 KiB in each
+layer. `one_shot` moves 11 S and meets twice. Your `two_shot` moves about 5 S and meets three times. Which is faster?
+(x) one_shot
+( ) two_shot, because it moves half the bytes
+    > This is true of large tensors. How long does 16 KiB take, at hundreds of GB/s?
+( ) they take the same time, because the same numbers are added
+    > The sum is the same. The way to it is not: count the meetings.
+Why: **one_shot.** 16 KiB take some 0.1 µs on such a link, and a meeting takes microseconds. So the meetings decide, and
+each of them is a flag's way there and back. vLLM, which serves models, takes one shot below 512 KiB on up to four GPUs,
+below 256 KiB on up to eight, and two shots above (from its source, `custom_all_reduce.cuh`; not run here).
+""")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from labkit.grading.exercise import Case, Least
+from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.theory import collectives
-from workbook.lesson06c import BLOCK, accumulator, by_flags, by_kernel, grid, late, opened, ordered, several
+from workbook.lesson06c import BLOCK, FROM, KERNELS, accumulator, by_kernel, grid, late, opened, ordered, several
 
 triton = SimpleNamespace(jit=lambda function: function)  # a rank has Triton, the notebook needs none
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import triton.language as tl
 
     from labkit.rank.cell_names import device, everyones, rank, torch, world_size
-    from workbook.tools.rank.kernels import buffer, flag, meet
+    from workbook.tools.rank.kernels import buffer, flag, meet, signal, until
 
 
 def gathered(kernel, *xs):
@@ -114,9 +114,7 @@ def sums_normed(xs):
     inputs=lambda n: [
         Case([(x.reshape(2, 4), x.reshape(2, 4) + 1) for x in counting(n, 8)], "two rows of 4, twice"),
         Case([(x.reshape(3, 5),) for x in draws(n, 15)], "three rows of 5, which is no power of 2"),
-        Case(
-            [(x.reshape(1, 1), y.reshape(2, 9)) for x, y in zip(draws(n, 1, seed=1), draws(n, 18, seed=2))], "1, then 9"
-        ),
+        Case([(x[:1].reshape(1, 1), x.reshape(2, 9)) for x in draws(n, 18, seed=2)], "a row of 1, then two of 9"),
     ],
     harness=normed,
     least=Least(moved=lambda n, S: (n + 3) * S),
@@ -154,129 +152,58 @@ def passed(kernel, x):
     """Launch it once, with a slot of four numbers on every rank."""
     memory, out = opened(4, x.dtype), torch.full_like(x, -1)
     late(memory, x.numel())
-    inspect.unwrap(kernel)[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, rank, world_size, 4)
+    near = (rank + 1) % world_size, rank, (rank - 1) % world_size
+    inspect.unwrap(kernel)[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, *near, world_size, 4)
     ordered(memory)
     return out
 
 
 @triton.jit
-def broken_pass_on(x, out, buffers, flags, pieces, rank, world_size, SLOT: tl.constexpr):
-    right, left = (rank + 1) % world_size, (rank + world_size - 1) % world_size
-    to, here = buffer(buffers, right, x), buffer(buffers, rank, x)
-    sent, came = flag(flags, right, rank, world_size), flag(flags, rank, left, world_size)
+def broken_pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size, SLOT: tl.constexpr):
     at = tl.arange(0, SLOT)
     for piece in range(pieces):
-        while tl.atomic_cas(sent, 0, 0, sem="acquire", scope="sys") != 0:
-            pass  # the slot on the right is not empty yet
-        tl.store(to + at, tl.load(x + piece * SLOT + at))
-        tl.debug_barrier()
-        tl.atomic_xchg(sent, 1, sem="release", scope="sys")
-        while tl.atomic_cas(came, 1, 0, sem="acquire", scope="sys") != 1:
-            pass  # nothing has come from the left yet
-        tl.store(out + piece * SLOT + at, tl.load(here + at))
+        until(flag(flags, right, rank, world_size), 0)  # the slot on the right is empty
+        tl.store(buffer(buffers, right, x) + at, tl.load(x + piece * SLOT + at))
+        signal(flag(flags, right, rank, world_size), 1)
+        until(flag(flags, rank, left, world_size), 1)  # my own slot is full
+        signal(flag(flags, rank, left, world_size), 0)
+        tl.store(out + piece * SLOT + at, tl.load(buffer(buffers, rank, x) + at))
 
 
-@by_flags(
+@exercise(
     "Repair a flag that is taken down too early",
     lambda xs: [xs[r - 1] for r in range(len(xs))],
     minutes=6,
-    difficulty=2,
+    difficulty=1,
     inputs=lambda n: [
         Case(counting(n, 8), "two pieces"),
         Case(draws(n, 32), "eight pieces"),
         Case(draws(n, 20, "int64", 1), "five pieces of integers"),
     ],
     harness=passed,
+    **KERNELS | {"given": f"{FROM}buffer, flag, signal, tl, triton, until"},
 )
 @triton.jit
-def pass_on(x, out, buffers, flags, pieces, rank, world_size, SLOT: tl.constexpr):
+def pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size, SLOT: tl.constexpr):
     """Store the left neighbour's x in out, in pieces that go through a slot of SLOT numbers.
 
-    Each rank writes its pieces into the right neighbour's slot, one after another. The flag says whether the slot is
-    full (1) or empty (0): the writer waits until it is empty, the reader until it is full. Run `lab.check` and read
-    what it says of the lines. Then repair the kernel.
+    Each rank puts its pieces into the right neighbour's slot, one after another. A flag says whether the slot is full
+    (1) or empty (0): the writer waits until it is empty, the reader until it is full. `until(flag, value)` waits, and
+    acquires; `signal(flag, value)` releases, and sets. Run `lab.check` first, and look at the lines that it names.
     Hint: What may the left neighbour do as soon as the flag is 0?
-    Hint: Wait until the flag is 1 without changing it, as the writer waits for 0. Take it down when you have read.
-    Hint: `tl.debug_barrier()` and `tl.atomic_xchg(came, 0, sem="release", scope="sys")` behind the last line.
+    Hint: When is the slot no longer needed?
+    Hint: Change places: the last line of the loop has to come before the line above it.
     Afterwards: A flag that says *empty* is a message, too: it releases the reader's loads. NCCL's transports do the
-    same with counters, a head and a tail, and eight slots, so that the writer seldom has to wait.
+    same with two counters, a head and a tail, and eight slots, so that the writer seldom has to wait.
     """
-    right, left = (rank + 1) % world_size, (rank + world_size - 1) % world_size
-    to, here = buffer(buffers, right, x), buffer(buffers, rank, x)
-    sent, came = flag(flags, right, rank, world_size), flag(flags, rank, left, world_size)
     at = tl.arange(0, SLOT)
     for piece in range(pieces):
-        while tl.atomic_cas(sent, 0, 0, sem="acquire", scope="sys") != 0:
-            pass  # the slot on the right is not empty yet
-        tl.store(to + at, tl.load(x + piece * SLOT + at))
-        tl.debug_barrier()
-        tl.atomic_xchg(sent, 1, sem="release", scope="sys")
-        while tl.atomic_cas(came, 1, 1, sem="acquire", scope="sys") != 1:
-            pass  # nothing has come from the left yet
-        tl.store(out + piece * SLOT + at, tl.load(here + at))
-        tl.debug_barrier()
-        tl.atomic_xchg(came, 0, sem="release", scope="sys")
-
-
-def told_all(kernel, x):
-    """Launch it once, in a memory of its own."""
-    memory, out = opened(x.numel(), x.dtype), torch.full_like(x, -1)
-    late(memory, x.numel())
-    kernel = inspect.unwrap(kernel)
-    kernel[grid(x.numel())](x, out, memory.buffers, memory.flags, x.numel(), rank, world_size, BLOCK)
-    ordered(memory)
-    return out
-
-
-@triton.jit
-def broken_tell_all(x, out, buffers, flags, size, rank, world_size, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < size
-    if rank == 0:
-        for other in range(world_size):
-            tl.store(buffer(buffers, other, x) + at, tl.load(x + at, mask=mask), mask=mask)
-            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="relaxed")
-    while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="relaxed") != 1:
-        pass
-    tl.store(out + at, tl.load(buffer(buffers, rank, x) + at, mask=mask), mask=mask)
-
-
-@by_flags(
-    "Repair a broadcast without order",
-    collectives.broadcast,
-    minutes=6,
-    difficulty=2,
-    inputs=lambda n: [
-        Case(counting(n, 6)),
-        Case(draws(n, 40), "40 elements, three programs"),
-        Case(draws(n, 9, "int64", 1), "integers"),
-    ],
-    harness=told_all,
-)
-@triton.jit
-def tell_all(x, out, buffers, flags, size, rank, world_size, BLOCK: tl.constexpr):
-    """Store rank 0's x in out, on every rank: rank 0 puts it into all buffers and sets a flag in each.
-
-    On x86 its numbers are right every time you run it. On GPUs they would be wrong now and then. The kernel is launched
-    once for each memory, so nothing is written twice. Repair it without adding a flag.
-    Hint: Which operation says that what was stored before it is to be seen by whoever sees the flag? Which one says the
-    same on the other side?
-    Hint: Without `scope=` an operation on a flag counts among the programs of one GPU.
-    Hint: A program has many threads, and one of them sets the flag. `tl.debug_barrier()` waits for all.
-    Afterwards: Three words were missing, and no test on this machine could have told by its numbers. Tools look for
-    such races by the order of the operations, as the check did: ThreadSanitizer for C++, and compute-sanitizer within
-    one GPU.
-    """
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    mask = at < size
-    if rank == 0:
-        for other in range(world_size):
-            tl.store(buffer(buffers, other, x) + at, tl.load(x + at, mask=mask), mask=mask)
-            tl.debug_barrier()
-            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
-    while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="acquire", scope="sys") != 1:
-        pass
-    tl.store(out + at, tl.load(buffer(buffers, rank, x) + at, mask=mask), mask=mask)
+        until(flag(flags, right, rank, world_size), 0)  # the slot on the right is empty
+        tl.store(buffer(buffers, right, x) + at, tl.load(x + piece * SLOT + at))
+        signal(flag(flags, right, rank, world_size), 1)
+        until(flag(flags, rank, left, world_size), 1)  # my own slot is full
+        tl.store(out + piece * SLOT + at, tl.load(buffer(buffers, rank, x) + at))
+        signal(flag(flags, rank, left, world_size), 0)
 
 
 def in_a_row(kernel, *xs):
@@ -329,8 +256,8 @@ def in_turn(x, out, buffers, flags, size, call, rank, world_size, ACC: tl.conste
     Hint: A rank that has met the others may write its next `x` while they still read this one. Where could it write it?
     Hint: The places from `size` on are free. Use both halves in turn.
     Hint: `call % 2 * size` is where the launch's half begins. Is the half free again two launches later?
-    Afterwards: A rank that comes to the meeting of launch 1 has left launch 0, so in launch 2 its half is free. Two slots
-    cost twice the memory and save half the meetings. DeepSpeed's all-reduce for CPUs does the same.
+    Afterwards: A rank that comes to the meeting of launch 1 has left launch 0, so in launch 2 its half is free. Two
+    slots cost twice the memory and save half the meetings. DeepSpeed's all-reduce for CPUs does the same.
     """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < size

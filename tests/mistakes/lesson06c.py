@@ -1,5 +1,21 @@
 """Planted mistakes of lesson 06c, in the form that `tests.mistakes` tells."""
 
+tell_all = """
+wrong | releases for its own GPU alone | order nothing on another GPU
+    1, sem="release", scope="sys") → 1, sem="release")
+wrong | waits without acquiring | Relaxed operations on flags order nothing else
+    1, 0, sem="acquire", scope="sys") → 1, 0, sem="relaxed", scope="sys")
+wrong | leaves out the barrier of its threads | Only one of a program's threads sets a flag
+    -             tl.debug_barrier()
+wrong | sets the flag before the numbers | no flag orders the two
+    -             tl.store(buffer(buffers, other, x) + at, tl.load(x + at))
+                  tl.debug_barrier()
+                  tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
+    +             tl.store(buffer(buffers, other, x) + at, tl.load(x + at))
+deadlock | tells only itself | in a kernel for the flag of rank 0
+    flag(flags, other, 0, world_size), 1 → flag(flags, 0, 0, world_size), 1
+"""
+
 meet_in_kernel = """
 deadlock | never tells the others | waits in a kernel for the flag of rank
     -     for other in range(world_size):
@@ -36,7 +52,7 @@ wrong | writes into its buffer while others still read it | no flag orders the t
           tl.store(out + at, total, mask=mask)
     -     meet(flags, rank, world_size)
 wrong | adds up in an order of its own | the ranks' sums differ in their last bits
-    tl.load(buffer(buffers, other, x) + at, mask=mask) → tl.load(buffer(buffers, (rank + other) % world_size, x) + at, mask=mask)
+    buffer(buffers, other, x) → buffer(buffers, (rank + other) % world_size, x)
 raises | reads without a mask | tl.load reads beyond the end of the argument x
     tl.load(x + at, mask=mask) → tl.load(x + at)
 raises | writes without a mask | tl.store writes beyond the end of the argument out
@@ -93,7 +109,7 @@ wrong | puts the next numbers while others still read | no flag orders the two
 wrong | puts everything into the first place | no flag orders the two
     rank * size + at, mine → at, mine
 raises | puts without a mask | tl.store writes beyond the end of
-    tl.store(buffer(buffers, other, x) + rank * size + at, mine, mask=mask) → tl.store(buffer(buffers, other, x) + world_size * size + at, mine)
+    + rank * size + at, mine, mask=mask) → + world_size * size + at, mine)
 """
 
 sum_and_norm = """
@@ -112,34 +128,22 @@ raises | reads weights without a mask | tl.load reads beyond the end of the argu
 """
 
 pass_on = """
-wrong | empties the slot before it has read | no flag orders the two
-    -         tl.store(out + piece * SLOT + at, tl.load(here + at))
-    -         tl.debug_barrier()
-              tl.atomic_xchg(came, 0, sem="release", scope="sys")
-    +         tl.store(out + piece * SLOT + at, tl.load(here + at))
+deadlock | empties the slot before it waits | in a kernel for the flag of rank
+    -         until(flag(flags, rank, left, world_size), 1)  # my own slot is full
+    -         tl.store(out + piece * SLOT + at, tl.load(buffer(buffers, rank, x) + at))
+              signal(flag(flags, rank, left, world_size), 0)
+    +         until(flag(flags, rank, left, world_size), 1)
+    +         tl.store(out + piece * SLOT + at, tl.load(buffer(buffers, rank, x) + at))
 deadlock | never empties the slot | in a kernel for the flag of rank
-    -         tl.atomic_xchg(came, 0, sem="release", scope="sys")
+    -         signal(flag(flags, rank, left, world_size), 0)
 deadlock | does not wait for an empty slot | in a kernel for the flag of rank
-    -         while tl.atomic_cas(sent, 0, 0, sem="acquire", scope="sys") != 0:
-    -             pass  # the slot on the right is not empty yet
+    -         until(flag(flags, right, rank, world_size), 0)  # the slot on the right is empty
 wrong | empties the slot without a release | Relaxed operations on flags order nothing else
-    tl.atomic_xchg(came, 0, sem="release", scope="sys") → tl.atomic_xchg(came, 0, sem="relaxed", scope="sys")
-"""
-
-tell_all = """
-wrong | releases for its own GPU alone | order nothing on another GPU
-    1, sem="release", scope="sys") → 1, sem="release")
-wrong | waits without acquiring | Relaxed operations on flags order nothing else
-    1, 0, sem="acquire", scope="sys") → 1, 0, sem="relaxed", scope="sys")
-wrong | leaves out the barrier of its threads | Only one of a program's threads sets a flag
-    -             tl.debug_barrier()
-wrong | sets the flag before the numbers | no flag orders the two
-    -             tl.store(buffer(buffers, other, x) + at, tl.load(x + at, mask=mask), mask=mask)
-                  tl.debug_barrier()
-                  tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
-    +             tl.store(buffer(buffers, other, x) + at, tl.load(x + at, mask=mask), mask=mask)
-deadlock | tells only itself | in a kernel for the flag of rank 0
-    flag(flags, other, 0, world_size), 1 → flag(flags, 0, 0, world_size), 1
+    -         signal(flag(flags, rank, left, world_size), 0)
+    +         tl.debug_barrier()
+    +         tl.atomic_xchg(flag(flags, rank, left, world_size), 0, sem="relaxed", scope="sys")
+wrong | reads without waiting | no flag orders the two
+    -         until(flag(flags, rank, left, world_size), 1)  # my own slot is full
 """
 
 in_turn = """
@@ -147,6 +151,7 @@ wrong | meets twice | it meets more than once in a launch
           tl.store(out + at, total, mask=mask)
     +     meet(flags, rank, world_size)
 wrong | uses one half | no flag orders the two | call % 2 * size → 0 * size
-wrong | reads the other half | no flag orders the two | buffer(buffers, other, x) + half → buffer(buffers, other, x) + size - half
+wrong | reads the other half | no flag orders the two
+    buffer(buffers, other, x) + half → buffer(buffers, other, x) + size - half
 raises | goes on and on | beyond the end of | call % 2 * size → call * size
 """

@@ -1,7 +1,8 @@
-"""`lab.moves`: the puts, accumulates and gets of the last cell, drawn from memory to memory.
+"""`lab.moves`: the puts, accumulates and gets of the last cell, or what kernels did, drawn from memory to memory.
 
 An arrow says: these numbers were copied, into a window or out of one. An update is lost where two ranks read the same
-number, and the later write overwrites the earlier one. No torch.
+number, and the later write overwrites the earlier one. In symmetric memory (lesson 06c) kernels write and read, and
+what no flag has ordered is told as a race. No torch.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from labkit.faces import arguments
@@ -18,9 +20,13 @@ from labkit.plot import steps as plot
 from labkit.plot.tiles import Tile
 from labkit.show.picture import Picture
 from labkit.show.tiles import short
+from workbook.tools.kernels import races
 
-SIGN = {"put": "put", "accumulate": "+=", "get": "get"}
-VERB = {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"}
+SIGN = {"window": {"put": "put", "accumulate": "+=", "get": "get"}, "buffer": {"put": "store", "get": "load"}}
+VERB = {
+    "window": {"put": "puts {} into", "accumulate": "adds {} to", "get": "gets {} from"},
+    "buffer": {"put": "stores {} in", "get": "loads {} from"},
+}
 MOST = 24  # moves that are drawn and told one by one
 Cell = tuple[float, dict[int, int]]  # a number in a window, and how many times each rank is in it
 
@@ -30,15 +36,17 @@ def moves(lab: Any, window: str) -> Moves:
 
     >>> lab.moves("window")           # %%px: window = open_window(4)
     >>> lab.moves("window").lost()    # an update that two ranks made of the same number
+    >>> lab.moves("memory")           # %%px: memory = open_symmetric(4): what kernels stored and loaded there
 
-    Raises `LabError` where a rank has no such window.
+    Raises `LabError` where a rank has no such window, and no such memory.
     """
     arguments.text('lab.moves("window")', window)
     told = lab._console.call("labkit.rank.agent.pull", f"{window}.told()")
     if lack := {r: error for r, (error, _) in enumerate(told) if error}:
         raise LabError(
-            f"{ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window that every rank has open. "
-            "In a %%px cell: from workbook.tools.rank.window import open_window; window = open_window(4)."
+            f"{ranks(lack)}: {next(iter(lack.values()))}. lab.moves draws a window, or symmetric memory, that every "
+            "rank has open. In a %%px cell: "
+            "from workbook.tools.rank.window import open_window; window = open_window(4)."
         )
     return Moves([value for _, value in told])
 
@@ -57,13 +65,14 @@ class Move:
     began: float
     ended: float
     fences: int  # that the rank had passed
+    noun: str = "window"  # or "buffer", where a kernel did it
 
     @property
     def told(self) -> str:
         """ "rank 0 puts [7] into rank 2's window, place 1"."""
         what = numbers(self.numbers, self.size)
-        whose = "its own window" if self.of == self.rank else f"rank {self.of}'s window"
-        return f"rank {self.rank} {VERB[self.what].format(what)} {whose}, {_places(self.at, self.size)}"
+        whose = f"its own {self.noun}" if self.of == self.rank else f"rank {self.of}'s {self.noun}"
+        return f"rank {self.rank} {VERB[self.noun][self.what].format(what)} {whose}, {_places(self.at, self.size)}"
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,14 @@ class Moves(Picture):
 
     def __init__(self, told: Sequence[dict[str, Any]]) -> None:
         self.n = len(told)
+        self.noun = told[0].get("what", "window")
+        self.races = races.told([mine.get("events", []) for mine in told])
         self.now = [mine["now"] for mine in told]
         self.size = max(mine["size"] for mine in told)
         self.handed = [mine["handed"] for mine in told]
         self.made = sum(mine["made"] for mine in told)
-        self.all = self._as_they_came([Move(r, *row) for r, mine in enumerate(told) for row in mine["moves"]])
+        found = [Move(*(r, *row, self.noun)) for r, mine in enumerate(told) for row in mine["moves"]]
+        self.all = self._as_they_came(found)
 
     def _as_they_came(self, found: list[Move]) -> list[Move]:
         """Order moves by time; of puts that overlapped in time, the one whose number stands there came last."""
@@ -161,15 +173,26 @@ class Moves(Picture):
         lines += [] if self.all else ["nothing was moved in the last cell"]
         lines += [f"rank {r} has not flushed {count(k, 'call')}" for r, k in enumerate(self.handed) if k]
         held = [f"rank {r} [{', '.join(map(short, now))}]" for r, now in enumerate(self.now) if now is not None]
-        return "\n".join([*lines, *([f"afterwards: {', '.join(held)}"] if held else [])])
+        return "\n".join([*lines, *([f"afterwards: {', '.join(held)}"] if held else []), *self._raced])
+
+    @property
+    def _raced(self) -> list[str]:
+        return [f"race: {one}" for one in self.races]
+
+    def _repr_html_(self) -> str:
+        return super()._repr_html_() + "".join(f"<p>{escape(one)}</p>" for one in self._raced)
 
     @property
     def _counted(self) -> str:
         """ "800 puts, 800 gets"; how many moves there were where the first are no longer kept."""
         if self.made > len(self.all):
-            return f"{count(self.made, 'move')} in and out of windows"
-        made = {what: sum(m.what == what for m in self.all) for what in SIGN}
-        return ", ".join(count(k, what) for what, k in made.items() if k)
+            return f"{count(self.made, 'move')} in and out of {self.noun}s"
+        made = {sign: sum(m.what == what for m in self.all) for what, sign in self._names.items()}
+        return ", ".join(count(k, sign) for sign, k in made.items() if k)
+
+    @property
+    def _names(self) -> dict[str, str]:
+        return SIGN["buffer"] if self.noun == "buffer" else {what: what for what in SIGN["window"]}
 
     # -- pictures -------------------------------------------------------------------------------------------------
 
@@ -213,7 +236,9 @@ class Moves(Picture):
     def _picture(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Picture:
         what = group[0].what
         callers, others = {m.rank for m in group}, {m.of for m in group} - {m.rank for m in group}
-        title = f"{what}: {ranks(callers)} {'calls' if len(callers) == 1 else 'call'} it"
+        title = f"{self._names[what]}: {ranks(callers)} {'calls' if len(callers) == 1 else 'call'} it"
+        if self.noun == "buffer":
+            title = f"{self._names[what]}, in the kernels of {ranks(callers)}"
         title += f", {ranks(others)} {'takes' if len(others) == 1 else 'take'} no part" if others else ""
         arrows = []
         for move in (m for m in group if m.rank != m.of):
@@ -221,7 +246,7 @@ class Moves(Picture):
             first = sum(_tiles(m) for m in mine[: mine.index(move)])
             own, shown = (move.rank, 1, first, _tiles(move)), self._place(move)
             src, dst = (shown, own) if what == "get" else (own, shown)
-            arrows.append(plot.Arrow(src, dst, SIGN[what]))
+            arrows.append(plot.Arrow(src, dst, SIGN[self.noun][what]))
         return plot.Picture(title, [self._window(held), self._own(group, held)], arrows)
 
     @cached_property
@@ -235,8 +260,8 @@ class Moves(Picture):
     def _window(self, held: dict[tuple[int, int], Cell]) -> plot.Slot:
         if not self._known:
             tile = Tile(count(self.size, "number"), kind="plain", width=plot.WIDTH)
-            return plot.Slot("window", [[tile] for _ in range(self.n)])
-        return plot.Slot("window", [[_tile(*held[r, i]) for i in range(self.size)] for r in range(self.n)])
+            return plot.Slot(self.noun, [[tile] for _ in range(self.n)])
+        return plot.Slot(self.noun, [[_tile(*held[r, i]) for i in range(self.size)] for r in range(self.n)])
 
     def _own(self, group: Sequence[Move], held: dict[tuple[int, int], Cell]) -> plot.Slot:
         """Return the tiles of what ranks bring, or of what they got."""
@@ -254,7 +279,7 @@ class Moves(Picture):
     @property
     def alt(self) -> str:
         """The picture in words."""
-        return "What moved between the ranks' windows. " + ". ".join(repr(self).splitlines()) + "."
+        return f"What moved between the ranks' {self.noun}s. " + ". ".join(repr(self).splitlines()) + "."
 
 
 def _tiles(move: Move) -> int:

@@ -8,13 +8,17 @@ race that went well this time is found, too, and so is a missing fence, which no
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from labkit.floor.words import count
 
 MOST = 3  # races that are told
+KEPT = (
+    4000  # events of a rank that are kept: in more of them no races are looked for, since what orders them is missing
+)
 Thread = tuple[int, tuple[int, ...]]  # a rank, and a program of its kernel; () for the rank itself, the host
 Clock = dict[Thread, int]
 READS, BOTH = ("load", "load flag"), ("acq_rel", "acquire_release")
@@ -152,13 +156,17 @@ def races(events: Sequence[Sequence[Sequence[Any]]], lenient: Collection[str] = 
     order = _Order(lenient)
     places: dict[tuple[bool, int, int], _Place] = {}
     found: dict[Any, Race] = {}
-    for access in _in_order(events):
+    accesses = [[Access(r, *row[:4], *map(tuple, row[4:6]), *row[6:]) for row in mine] for r, mine in enumerate(events)]
+    begins = _begins(access for mine in accesses for access in mine)
+    for access in _in_order(accesses):
         if access.what in ("launch", "over"):
             order.over(access.rank)
         elif access.what == "barrier":
             order.barrier(access.thread)
         else:
-            for race in _at(access, order, places):
+            mine = begins[access.flag, access.owner]
+            runs = mine[bisect_left(mine, access.first) : bisect_left(mine, access.end)]
+            for race in _at(access, order, places, runs):
                 key = frozenset((a.rank == a.owner, a.what, a.line) for a in (race.one, race.other))
                 found.setdefault(key, race)
             if access.what == "atomic":
@@ -166,11 +174,17 @@ def races(events: Sequence[Sequence[Sequence[Any]]], lenient: Collection[str] = 
     return list(found.values())
 
 
-def _in_order(events: Sequence[Sequence[Sequence[Any]]]) -> Iterator[Access]:
-    """Go through all ranks' events in an order that agrees with each rank's own and with the tickets."""
-    rows = [
-        iter([Access(r, *row[:4], *map(tuple, row[4:6]), *row[6:]) for row in mine]) for r, mine in enumerate(events)
-    ]
+def _begins(accesses: Iterable[Access]) -> dict[tuple[bool, int], list[int]]:
+    """Cut each rank's buffer, and its flags, where an access begins or ends; return where these runs begin."""
+    cuts: dict[tuple[bool, int], set[int]] = {}
+    for access in accesses:
+        cuts.setdefault((access.flag, access.owner), set()).update((access.first, access.end))
+    return {memory: sorted(places) for memory, places in cuts.items()}
+
+
+def _in_order(accesses: Sequence[Sequence[Access]]) -> Iterator[Access]:
+    """Go through what all ranks did in an order that agrees with each rank's own and with the tickets."""
+    rows = [iter(mine) for mine in accesses]
     heads = [next(mine, None) for mine in rows]
     while any(heads):
         r = min((r for r, head in enumerate(heads) if head), key=lambda r: heads[r].ticket)  # type: ignore[union-attr]
@@ -178,11 +192,13 @@ def _in_order(events: Sequence[Sequence[Sequence[Any]]]) -> Iterator[Access]:
         heads[r] = next(rows[r], None)
 
 
-def _at(access: Access, order: _Order, places: dict[tuple[bool, int, int], _Place]) -> Iterator[Race]:
+def _at(
+    access: Access, order: _Order, places: dict[tuple[bool, int, int], _Place], runs: Sequence[int]
+) -> Iterator[Race]:
     """Note an access, and yield the earlier ones at its places that nothing has ordered before it."""
     clock = order.clock(access.thread)
     now = clock[access.thread]
-    for i in range(access.first, access.end):
+    for i in runs:
         place = places.setdefault((access.flag, access.owner, i), _Place())
         atomic = access.what in ("atomic", "accumulate")
         earlier = [*place.writes.items(), *(() if access.what in READS else place.reads.items())]
@@ -195,7 +211,7 @@ def _at(access: Access, order: _Order, places: dict[tuple[bool, int, int], _Plac
 
 def told(events: Sequence[Sequence[Sequence[Any]]]) -> list[str]:
     """Say the first races, how many more there are, and which rule was broken, where keeping it would order them."""
-    found = races(events)
+    found = races(events) if all(len(mine) < KEPT for mine in events) else []
     more = [f"and {count(len(found) - MOST, 'more race')} like these"] if len(found) > MOST else []
     broken = next((rules for rules in RULES if found and not races(events, rules)), ())
     return [*map(str, found[:MOST]), *more, *(RULES[broken] if broken else ())]

@@ -32,11 +32,12 @@ from labkit.floor.errors import LabError
 from labkit.floor.words import count
 from labkit.rank import cell_record
 from labkit.rank.flags import wait_begins, wait_ends
+from workbook.tools.kernels.races import KEPT
 
 FEW = 8  # numbers of a move that are kept, and of a buffer that are told
-LIMIT = 20_000  # events of one cell that are kept: the first ones
 VAIN = 20  # looks at a flag in vain, after which a rank waits for it
 PAUSE = 1e-4  # seconds between two looks from then on
+NEEDED = ("interpreter_semantic", "_InterpreterComparison")  # names in the functions that the interpreter rewrites
 LOADS, STORES, ATOMICS = "create_masked_load", "create_masked_store", ("create_atomic_cas", "create_atomic_rmw")
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # of Seen
@@ -80,7 +81,7 @@ class Seen:
 
     def note(self, what: str, owner: int, first: int, end: int, *more: Any) -> None:
         """Keep an event of the running kernel, or of the host where none runs."""
-        if len(self.events) < LIMIT:
+        if len(self.events) < KEPT:
             self.events.append([what, owner, first, end, _program(), _line(), *more])
 
     def filled(self, size: int) -> None:
@@ -94,7 +95,7 @@ class Seen:
             first, size = int(at[run[0]]), len(run)
             self.note(what, owner, first, first + size)
             self.made += 1
-            if len(self.moves) < LIMIT:
+            if len(self.moves) < KEPT:
                 now, shown = time.perf_counter(), _few(values[run])
                 before = _few(self.buffers[owner][first : first + size]) if what == "store" else shown
                 kind = "put" if what == "store" else "get"
@@ -142,6 +143,8 @@ def install() -> None:
         setattr(builder, name, _atomics(getattr(builder, name)))
     builder.create_barrier = _barriers(builder.create_barrier)
     executor.__call__ = _launches(executor.__call__)
+    rewriter = triton_interpreter.FunctionRewriter
+    rewriter._compile_and_exec = _rewrites(rewriter._compile_and_exec)
 
 
 def _launches(function: Callable[..., None]) -> Callable[..., None]:
@@ -173,6 +176,22 @@ def _launches(function: Callable[..., None]) -> Callable[..., None]:
             wait_ends()
 
     return launched
+
+
+def _rewrites(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Put into a learner's namespace only what a rewritten kernel needs there, not all that the interpreter knows."""
+
+    @functools.wraps(function)
+    def rewritten(self: Any, *args: Any) -> Any:
+        space = self.fn.__globals__
+        before = {*space, *NEEDED}
+        try:
+            return function(self, *args)
+        finally:
+            for name in [name for name in space if name not in before]:
+                del space[name]
+
+    return rewritten
 
 
 def _refuse_shared(name: str, tensor: Tensor) -> None:

@@ -1,7 +1,4 @@
-"""What kernels over symmetric memory are made of: where a rank's buffer is, where a flag is, a barrier of flags.
-
-Triton has to be ready before this is imported: `open_symmetric` sees to that.
-"""
+"""What kernels over symmetric memory are made of: where a rank's buffer is, where a flag is, how ranks wait for one."""
 
 import triton
 import triton.language as tl
@@ -17,6 +14,20 @@ def buffer(buffers, of, like):
 def flag(flags, of, by, world_size):
     """Return where a flag is: the one in rank `of`'s memory that rank `by` sets, for programs of this number."""
     return tl.load(flags + of).to(tl.pointer_type(tl.int32)) + tl.program_id(0) * world_size + by
+
+
+@triton.jit
+def signal(address, value):
+    """Put a value into a flag: whoever sees it there sees what this program has done before."""
+    tl.debug_barrier()
+    tl.atomic_xchg(address, value, sem="release", scope="sys")
+
+
+@triton.jit
+def until(address, value):
+    """Return when a flag has this value: what was done before it was put there is seen from now on."""
+    while tl.atomic_cas(address, value, value, sem="acquire", scope="sys") != value:
+        pass
 
 
 @triton.jit

@@ -108,7 +108,7 @@ def _on_gpus(size: int, dtype: torch.dtype) -> Symmetric:
     device = torch.device("cuda", torch.cuda.current_device())
     try:
         mine = symm_mem.empty(size, dtype=dtype, device=device)
-        handle = symm_mem.rendezvous(mine, dist.group.WORLD)
+        handle = symm_mem.rendezvous(mine, dist.group.WORLD)  # type: ignore[arg-type]  # there is one
     except RuntimeError as error:
         raise LabError(
             f"These GPUs give no symmetric memory to all ranks: {str(error).splitlines()[0]}. It takes a GPU for each "
