@@ -179,9 +179,10 @@ def doing(where: dict[str, Any] | None) -> str:
     """Say what a rank does."""
     if where is None:
         return "done"
+    at = f", line {where['line']}" if where.get("line") else ""
     if where["state"] == "collective":
-        return f"in {where['op']}, line {where['line']}"
-    return f"{where['state']}, line {where['line']}" if where.get("line") else where["state"]
+        return f"in {where['op']}{at}"
+    return f"{where['state']}{at}"
 
 
 def _last_line(reply: Any) -> str:

@@ -73,6 +73,7 @@ class Finding:
 
 def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mode: str) -> Finding | None:
     """Find what is wrong with a run; None where it is right."""
+    attempt = replace(attempt, report=_as_finished(attempt.report))
     finding = _broken(exercise, case, attempt)
     if finding is None:
         outs = [attempt.answers[r]["out"] for r in range(case.n)]
@@ -89,6 +90,13 @@ def judged(exercise: Exercise, case: Case, attempt: Attempt, want: list[Any], mo
             return None
     finding.printed = merge({r: answer.get("printed", "") for r, answer in attempt.answers.items()})
     return finding
+
+
+def _as_finished(report: Outcome) -> Outcome:
+    """Take ranks that wait in no line of the learner's, but in what the check does behind it, for finished ones."""
+    behind = {r: Instead(Did.FINISHED) for r, w in report.waiting.items() if w.line is None}
+    waiting = {r: w for r, w in report.waiting.items() if r not in behind}
+    return replace(report, waiting=waiting, elsewhere={**report.elsewhere, **behind}) if waiting else report
 
 
 def setting(case: Case) -> str:
@@ -206,11 +214,8 @@ def _sentences(notes: Iterable[str]) -> list[str]:
 def _waits(attempt: Attempt) -> list[str]:
     """Say who waits for whom, at which line."""
     places: dict[int, str] = {}
-    finished = [r for r, w in attempt.report.waiting.items() if w.line is None]  # they wait in what comes behind it
     record = attempt.told
     for r, w in sorted(attempt.report.waiting.items()):
-        if r in finished:
-            continue
         last = next((op for op in reversed(record.ops[r]) if op.error or op.left is None), None)
         whom = ""
         if last is not None and last.kind == "send":
@@ -220,8 +225,7 @@ def _waits(attempt: Attempt) -> list[str]:
         where = f"{w.call}, line {w.line}"
         where = f"{whom} ({where}{inside(w)})" if whom else f" in {where}{inside(w, ' ({})')}"
         places[r] = f"{where}: {w.source}"
-    waits = [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
-    return waits + [f"{ranks(finished)} {did(Instead(Did.FINISHED, ran='function'))}"] * bool(finished)
+    return [f"{ranks(rs)} wait{'s' * (len(rs) == 1)}{place}" for place, rs in alike(places).items()]
 
 
 def _compare(exercise: Exercise, case: Case, attempt: Attempt, finding: Finding) -> None:

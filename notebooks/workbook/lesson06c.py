@@ -36,6 +36,11 @@ by_kernel = partial(exercise, **KERNELS)
 by_flags = partial(exercise, **KERNELS | {"given": f"{FROM}buffer, flag, tl, triton"})
 
 
+def kernel_of(function):
+    """Return the kernel that a check is given, without what the check has put around it."""
+    return inspect.unwrap(function, stop=lambda f: not inspect.isfunction(f))
+
+
 def accumulator(dtype):
     """Return the dtype to add up in, as Triton has it: sums of short floats are made in float32."""
     import triton.language as tl
@@ -57,12 +62,34 @@ def late(memory, call):
         memory.seen.late = 0.002 * (rank == call % world_size)
 
 
-def ordered(*memories):
-    """Hold what all ranks' kernels did in these memories against the order that flags made."""
+def refused(kernel):
+    """Return what Triton's compiler says of a kernel that the interpreter has just run; "" where it takes it."""
+    from workbook.tools.rank import compiled, interpreter
+
+    def kind(value):
+        if isinstance(value, torch.Tensor):
+            return f"*{compiled.KINDS[str(value.dtype).removeprefix('torch.')]}"
+        return "i32" if isinstance(value, int) else "constexpr"
+
+    given = {name: interpreter.last[name] for name in kernel.arg_names if name in interpreter.last}
+    if len(given) < len(kernel.arg_names):  # a part of a kernel, whose arguments have other names
+        return ""
+    constant = {name for name, of in kernel.fn.__annotations__.items() if "constexpr" in str(of)}
+    types = {name: "constexpr" if name in constant else kind(value) for name, value in given.items()}
+    dtypes = {"fp32": "float32", "fp64": "float64"}
+    told = {name: v if isinstance(v, int) else dtypes.get(str(v), str(v)) for name, v in given.items()}
+    return compiled.refusal(kernel, types, {name: told[name] for name in types if types[name] == "constexpr"})
+
+
+def ordered(kernel, *memories):
+    """Hold what all ranks' kernels did in these memories against the order that flags made; compile the kernel."""
     for memory in memories:
         if memory.seen:
             said = races.told(everyones(memory.seen.events))
             assert not said, ". ".join(one[0].upper() + one[1:] for one in said)
+    if memories[0].seen:
+        refusal = everyones(refused(kernel) if rank == 0 else "")[0]
+        assert not refusal, refusal
 
 
 def grid(size):
@@ -74,8 +101,9 @@ def told_all(kernel, x):
     """Launch it once, in a memory of its own."""
     memory, out = opened(x.numel(), x.dtype), torch.full_like(x, -1)
     late(memory, x.numel())
-    inspect.unwrap(kernel)[(x.numel() // 4,)](x, out, memory.buffers, memory.flags, rank, world_size, 4)
-    ordered(memory)
+    kernel = kernel_of(kernel)
+    kernel[(x.numel() // 4,)](x, out, memory.buffers, memory.flags, rank, world_size, 4)
+    ordered(kernel, memory)
     return out
 
 
@@ -107,12 +135,12 @@ def broken_tell_all(x, out, buffers, flags, rank, world_size, BLOCK: tl.constexp
 def tell_all(x, out, buffers, flags, rank, world_size, BLOCK: tl.constexpr):
     """Store rank 0's x in out, on every rank: rank 0 puts it into all buffers and sets a flag in each.
 
-    On x86 its numbers are right every time you run it. On GPUs they would be wrong now and then. The kernel is launched
-    once for each memory, so nothing is written twice. Repair it without adding a flag.
-    Hint: Which operation says that what was stored before it is to be seen by whoever sees the flag? Which one says the
-    same on the other side?
-    Hint: Without `scope=` an operation on a flag counts among the programs of one GPU.
-    Hint: A program has many threads, and one of them sets the flag. `tl.debug_barrier()` waits for all.
+    On x86 its numbers are right every time you run it. On GPUs they would be wrong now and then. Each launch gets fresh
+    memory, so `x` need not be kept from the next one. Repair it without adding a flag: `flag(flags, of, by,
+    world_size)` is the address of the flag in rank `of`'s memory that rank `by` sets.
+    Hint: Which of the two operations says that numbers are there, and which one looks? `sem=` is different for them.
+    Hint: Without `scope=` an operation on a flag counts among the programs of one GPU. `scope="sys"` reaches all.
+    Hint: A program has many threads, and one of them sets the flag. `tl.debug_barrier()` before that waits for all.
     Afterwards: Three words were missing, and no test on this machine could have told by its numbers. Tools look for
     such races by the order of the operations, as the check did: ThreadSanitizer for C++, and compute-sanitizer within
     one GPU.
@@ -136,8 +164,9 @@ def run_barrier(barrier, times, programs=1):
     out = torch.zeros(programs, int(times), world_size, device=device)
     late(memory, int(times))
     tables = memory.buffers, memory.flags
-    kernels.exchange[(programs,)](out, *tables, int(times), inspect.unwrap(barrier), rank, world_size)
-    ordered(memory)
+    barrier = kernel_of(barrier)
+    kernels.exchange_of_the_check[(programs,)](out, *tables, int(times), barrier, rank, world_size)
+    ordered(barrier, memory)
     return out
 
 
@@ -165,13 +194,13 @@ def exchanged(xs: Sequence[Any], programs: int = 1) -> list[np.ndarray]:
 def meet_in_kernel(flags, rank, world_size):
     """Return when the programs with my number have come here on all ranks.
 
-    Programs of one number, on all ranks, meet. `flag(flags, of, by, world_size)` is the address of the flag in rank
-    `of`'s memory that rank `by` sets, for programs of this number; all flags are 0 at first. Tell every rank, this one
+    Programs with the same `tl.program_id(0)` meet, one of each rank. `flag(flags, of, by, world_size)` is the address
+    of the flag in rank `of`'s memory that rank `by` sets for them; all flags are 0 at first. Tell every rank, this one
     too, that you have come; then wait until all have told you. What a rank wrote before the meeting, all must be able
-    to read after it. Leave each flag at 0, ready for the next meeting. (In the picture the ranks meet around two
-    exchanges: each tells all others a new number, and reads theirs.)
-    Hint: `tl.atomic_cas(address, 0, 1, …)` puts 1 in the place of 0 and returns what was there: repeat it `while` that
-    is not 0. Someone may not have taken down your last signal yet.
+    to read after it. Leave each flag at 0, ready for the next meeting. (The check's kernel meets before and after each
+    of two exchanges, in which every rank stores a new number and loads all others', as in the picture.)
+    Hint: A rank may not have taken down your last signal yet, and a second one would be lost. So set a flag only where
+    it is 0: repeat `tl.atomic_cas(address, 0, 1, …)` `while` it does not return 0.
     Hint: Waiting and taking down are one operation: put 0 in the place of 1, until what was there is 1.
     Hint: Release what you did when you set a flag: `sem="release", scope="sys"`. Acquire it when you wait:
     `sem="acquire", scope="sys"`. Other GPUs are beyond the scope "gpu".
@@ -191,7 +220,7 @@ def meet_in_kernel(flags, rank, world_size):
 
 def sums(kernel, *xs, chunks=1):
     """Launch a kernel on each x in turn, in one memory for each dtype, and return what it stored."""
-    kernel, memories, outs = inspect.unwrap(kernel), {}, []
+    kernel, memories, outs = kernel_of(kernel), {}, []
     for x in xs:
         if x.dtype not in memories:
             memories[x.dtype] = opened(max(y.numel() for y in xs if y.dtype == x.dtype), x.dtype)
@@ -202,7 +231,13 @@ def sums(kernel, *xs, chunks=1):
         tables = memory.buffers, memory.flags
         kernel[programs](x, out, *tables, x.numel(), rank, world_size, accumulator(x.dtype), BLOCK)
         outs.append(out)
-    ordered(*memories.values())
+    ordered(kernel, *memories.values())
+    if xs[0].dtype == torch.bfloat16:
+        wrong = any(not torch.allclose(out.float(), sum(brought)) for out, *brought in zip(outs, *everyones(xs)))
+        assert not wrong, (
+            "in bfloat16 the sums are wrong: add up in ACC, total = tl.zeros([BLOCK], ACC) and .to(ACC). A GPU would "
+            "round every sum to 8 bits, and Triton's interpreter does not know this dtype when it adds"
+        )
     for one in zip(*everyones(outs)):
         same = all(torch.equal(one[0], other) for other in one)
         near = all(torch.allclose(one[0], other, 1e-3, 1e-2) for other in one)
@@ -243,13 +278,12 @@ def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
     """Store the sum of all ranks' x in out: everyone reads every buffer.
 
     `x` and `out` are pointers to `size` numbers of this rank. `buffer(buffers, r, x)` is a pointer to rank r's buffer,
-    which has room for `size` numbers. Add up in the dtype `ACC`. Each program has the places `at`, as far as `mask`
-    is true. `meet(flags, rank, world_size)` is your barrier. The kernel is launched many times in a row with the same
-    buffers, and all ranks end with the same bits.
+    which has room for `size` numbers. Add up in the dtype `ACC`, from `tl.zeros([BLOCK], ACC)` on. Each program has the
+    places `at`, as far as `mask` is true. `meet(flags, rank, world_size)` is your barrier. The kernel is launched many
+    times in a row with the same buffers, and all ranks end with the same bits.
     Hint: Copy your places of `x` into your own buffer, meet, add up, store, and think of the next launch.
     Hint: `tl.load(x + at, mask=mask)` reads, `tl.store(buffer(buffers, rank, x) + at, …, mask=mask)` writes.
-    Hint: Begin with `total = tl.zeros([BLOCK], ACC)`, and add every rank's numbers, from rank 0 on:
-    `.to(ACC)` makes them of that dtype.
+    Hint: `total += tl.load(…, mask=mask).to(ACC)` for every rank, from rank 0 on: `for other in range(world_size):`
     Afterwards: It is `sum_slots` of the last lesson, in one launch. The second meeting keeps a fast rank from writing
     its next `x` while others still read. And you can do without reading your own buffer: you have those numbers.
     """
@@ -280,10 +314,10 @@ def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
 def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
     """Store the sum of all ranks' x in out: rank r adds up chunk r, and everyone reads the sums.
 
-    As `one_shot`, but `x` is cut into a chunk for each rank, of `chunk` numbers, the last ones perhaps shorter. Each
-    program has the places `at` of **every** chunk: place `at` of chunk c is number `c * chunk + at`, if `at` is smaller
-    than `chunk` and the number smaller than `size`. Rank r adds up chunk r and puts the sum where the others can read
-    it. Fill `out` from there.
+    As `one_shot`, but `x` is cut into a chunk for each rank, of `chunk` numbers, the last ones perhaps shorter. A
+    program works on the places `at` of **each** chunk: in chunk c these are the numbers `c * chunk + at`, as far as
+    `at` is smaller than `chunk` and the number smaller than `size` (`&` joins two masks, and `and` does not). Rank r
+    adds up chunk r and puts the sum where the others can read it. Fill `out` from there.
     Hint: It is a reduce-scatter and an all-gather: write, meet, add up, write, meet, read.
     Hint: After the first meeting nobody but you reads or writes chunk `rank` of your own buffer: put the sum there.
     Hint: `for c in range(world_size):` with `place = c * chunk + at` and `mask = (at < chunk) & (place < size)`.
@@ -314,16 +348,16 @@ def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
 
 
 peek_too_soon = ask("""
-Now it happens in one cell: each rank fills its buffer with new numbers, from 100 on, and peeks at once. Rank 1 comes
-0.3 s late. What does rank 0 find in rank 1's buffer?
+Rank 1's buffer begins with 10. Now each rank fills its buffer with new numbers, from 100 on, and peeks at once. Rank 1
+comes 0.3 s late. What does rank 0 find in rank 1's buffer?
 ( ) 110: the kernels of all ranks begin together
     > This would be true of a collective. A kernel is launched on one rank, and knows nothing of the others.
 (x) 10, the old number
 ( ) 110: the load waits until rank 1 has written
     > This would be true of a receive. What should a load wait for? There is a number in that place already.
 Why: **10, the old number.** A load takes what is there. Had rank 1 been in time, it might have been 110, or half of it
-old and half new. `lab.moves` tells both kernels' lines, and calls it a **race**: two ranks access the same number, one
-of them writes it, and nothing says which comes first. It would be a race as well if the number had been right.
+old and half new. Below its picture, `lab.moves` calls this a **race**: two ranks access the same number, one of them
+writes it, and nothing says which comes first. It would be a race as well if the number had been right.
 """)
 
 bytes_of_one_shot = ask("""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,19 @@ import numpy as np
 from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.theory import collectives
-from workbook.lesson06c import BLOCK, FROM, KERNELS, accumulator, by_kernel, grid, late, opened, ordered, several
+from workbook.lesson06c import (
+    BLOCK,
+    FROM,
+    KERNELS,
+    accumulator,
+    by_kernel,
+    grid,
+    kernel_of,
+    late,
+    opened,
+    ordered,
+    several,
+)
 
 triton = SimpleNamespace(jit=lambda function: function)  # a rank has Triton, the notebook needs none
 
@@ -24,7 +35,7 @@ if TYPE_CHECKING:
 
 def gathered(kernel, *xs):
     """Launch it on each x in turn; let no rank read another's buffer."""
-    kernel, outs, memories = inspect.unwrap(kernel), [], {}
+    kernel, outs, memories = kernel_of(kernel), [], {}
     for x in xs:
         if x.dtype not in memories:
             longest = max(y.numel() for y in xs if y.dtype == x.dtype)
@@ -34,7 +45,7 @@ def gathered(kernel, *xs):
         late(memory, call)
         kernel[grid(x.numel())](x, out, memory.buffers, memory.flags, x.numel(), rank, world_size, BLOCK)
         outs.append(out)
-    ordered(*memories.values())
+    ordered(kernel, *memories.values())
     for memory in memories.values():
         of = [row[1] for row in memory.seen.events if row[0] == "load" and row[1] != rank] if memory.seen else []
         others = [theirs for theirs in everyones(of) if theirs]
@@ -82,7 +93,7 @@ def gather_by_puts(x, out, buffers, flags, size, rank, world_size, BLOCK: tl.con
 
 def normed(kernel, *xs):
     """Launch it on each x, a program for each row, in one memory."""
-    kernel, outs = inspect.unwrap(kernel), []
+    kernel, outs = kernel_of(kernel), []
     memory = opened(max(x.numel() for x in xs), torch.float32)
     for call, x in enumerate(xs):
         out, width = torch.full_like(x, -1), x.shape[1]
@@ -91,7 +102,7 @@ def normed(kernel, *xs):
         block = 1 << max(0, width - 1).bit_length()
         kernel[(len(x),)](x, weight, out, memory.buffers, memory.flags, width, rank, world_size, block)
         outs.append(out)
-    ordered(memory)
+    ordered(kernel, memory)
     return outs
 
 
@@ -128,7 +139,8 @@ def sum_and_norm(x, weight, out, buffers, flags, width, rank, world_size, BLOCK:
     one kernel: program i has row i of `x` and `out`, which is `width` numbers from `i * width` on. With s the sum of
     all ranks' rows, store `s / sqrt(mean(s²) + 1e-6) * weight`. `weight` has `width` numbers. All is float32.
     Hint: As far as the sum it is `one_shot`, with the places `tl.program_id(0) * width + at`.
-    Hint: What a load finds where its mask is false may be anything, and here it would go into the mean: `other=0.0`.
+    Hint: What a load finds where its mask is false may be anything, and here it would go into the mean, as nan perhaps:
+    `tl.load(…, mask=mask, other=0.0)`.
     Hint: `tl.sum(total * total) / width` is the mean of the squares; `tl.sqrt` is there, too.
     Afterwards: The sum was in registers, and the norm used it there. In two kernels it goes to memory and comes back:
     2 S more, one launch more. For a few rows, as when a model writes a text, that is most of the time.
@@ -153,8 +165,9 @@ def passed(kernel, x):
     memory, out = opened(4, x.dtype), torch.full_like(x, -1)
     late(memory, x.numel())
     near = (rank + 1) % world_size, rank, (rank - 1) % world_size
-    inspect.unwrap(kernel)[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, *near, world_size, 4)
-    ordered(memory)
+    kernel = kernel_of(kernel)
+    kernel[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, *near, world_size, 4)
+    ordered(kernel, memory)
     return out
 
 
@@ -171,7 +184,7 @@ def broken_pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size
 
 
 @exercise(
-    "Repair a flag that is taken down too early",
+    "Repair a pipe",
     lambda xs: [xs[r - 1] for r in range(len(xs))],
     minutes=6,
     difficulty=1,
@@ -208,7 +221,7 @@ def pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size, SLOT:
 
 def in_a_row(kernel, *xs):
     """Launch it on each x in turn, told which launch it is, with room for two."""
-    memory, outs, kernel = opened(2 * len(xs[0]), xs[0].dtype), [], inspect.unwrap(kernel)
+    memory, outs, kernel = opened(2 * len(xs[0]), xs[0].dtype), [], kernel_of(kernel)
     for call, x in enumerate(xs):
         out = torch.full_like(x, -1)
         late(memory, call)
@@ -216,7 +229,7 @@ def in_a_row(kernel, *xs):
             x, out, memory.buffers, memory.flags, len(x), call, rank, world_size, accumulator(x.dtype), BLOCK
         )
         outs.append(out)
-    ordered(memory)
+    ordered(kernel, memory)
     if memory.seen:
         meetings = sum(row[0] == "barrier" for row in memory.seen.events) / len(xs) / max(1, grid(len(xs[0]))[0])
         assert meetings < 1.5, "it meets more than once in a launch: use two slots in turn instead"
@@ -236,7 +249,7 @@ def broken_in_turn(x, out, buffers, flags, size, call, rank, world_size, ACC: tl
 
 
 @by_kernel(
-    "Repair a slot that is used twice",
+    "Save a meeting",
     collectives.all_reduce,
     minutes=6,
     difficulty=2,

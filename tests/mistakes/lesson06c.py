@@ -3,7 +3,7 @@
 tell_all = """
 wrong | releases for its own GPU alone | order nothing on another GPU
     1, sem="release", scope="sys") → 1, sem="release")
-wrong | waits without acquiring | Relaxed operations on flags order nothing else
+wrong | waits without acquiring | The order of the flags' operations is too weak
     1, 0, sem="acquire", scope="sys") → 1, 0, sem="relaxed", scope="sys")
 wrong | leaves out the barrier of its threads | Only one of a program's threads sets a flag
     -             tl.debug_barrier()
@@ -30,8 +30,8 @@ deadlock | sets a flag that has not been taken down | waits in a kernel for the 
     -             pass
     +         tl.atomic_xchg(flag(flags, other, rank, world_size), 1, sem="release", scope="sys")
 deadlock | leaves the flags up | in a kernel for | 1, 0, sem="acquire" → 1, 1, sem="acquire"
-wrong | sets the flags relaxed | Relaxed operations on flags order nothing else | sem="release" → sem="relaxed"
-wrong | waits relaxed | Relaxed operations on flags order nothing else | sem="acquire" → sem="relaxed"
+wrong | sets the flags relaxed | The order of the flags' operations is too weak | sem="release" → sem="relaxed"
+wrong | waits relaxed | The order of the flags' operations is too weak | sem="acquire" → sem="relaxed"
 wrong | sets the flags for its own GPU alone | order nothing on another GPU | sem="release", scope="sys" → sem="release"
 wrong | leaves out the barrier of its threads | Only one of a program's threads sets a flag
     -     tl.debug_barrier()  # all threads of this program are here, and have written
@@ -138,7 +138,7 @@ deadlock | never empties the slot | in a kernel for the flag of rank
     -         signal(flag(flags, rank, left, world_size), 0)
 deadlock | does not wait for an empty slot | in a kernel for the flag of rank
     -         until(flag(flags, right, rank, world_size), 0)  # the slot on the right is empty
-wrong | empties the slot without a release | Relaxed operations on flags order nothing else
+wrong | empties the slot without a release | The order of the flags' operations is too weak
     -         signal(flag(flags, rank, left, world_size), 0)
     +         tl.debug_barrier()
     +         tl.atomic_xchg(flag(flags, rank, left, world_size), 0, sem="relaxed", scope="sys")

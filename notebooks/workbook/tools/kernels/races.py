@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 from labkit.floor.words import count
@@ -23,10 +24,9 @@ Thread = tuple[int, tuple[int, ...]]  # a rank, and a program of its kernel; () 
 Clock = dict[Thread, int]
 READS, BOTH = ("load", "load flag"), ("acq_rel", "acquire_release")
 RULES = {
-    ("sem",): ["relaxed operations on flags order nothing else: release what was done before, and acquire it"],
-    ("scope",): ['flags of scope "gpu" order nothing on another GPU: scope="sys"'],
-    ("fence",): ["only one of a program's threads sets a flag: tl.debug_barrier() before it, so that all have come"],
-    ("sem", "scope", "fence"): ["the flags' operations order too little: sem=, scope= and tl.debug_barrier()"],
+    "sem": 'the order of the flags\' operations is too weak: sem="release" where one is set, "acquire" where one waits',
+    "scope": 'flags of scope "gpu", which is the default, order nothing on another GPU: scope="sys"',
+    "fence": "only one of a program's threads sets a flag: tl.debug_barrier() before it, so that all have come",
 }
 DOES = {
     "load": "reads", "store": "writes", "fill": "fills", "accumulate": "adds to",
@@ -52,6 +52,7 @@ class Access:
     ticket: int = 0
     sem: str = ""
     scope: str = ""
+    launch: int = 0  # of the rank's kernels: which one it is in
 
     @property
     def thread(self) -> Thread:
@@ -62,9 +63,10 @@ class Access:
         """Whether it is an access to a flag, not to a number of a buffer."""
         return self.what in ("atomic", "load flag", "store flag")
 
-    def at(self, place: int) -> str:
-        """ "rank 0 reads number 4 of rank 2's buffer (line 7 of one_shot)"."""
-        line = "" if self.what == "fill" else f" (line {self.line[1]} of {self.line[0]})"
+    def at(self, place: int, launch: bool = False) -> str:
+        """ "rank 0 reads number 4 of rank 2's buffer (line 7 of one_shot)"; "in launch 2, line 7 of …" where asked."""
+        in_ = f"in launch {self.launch}, " * launch
+        line = "" if self.what == "fill" else f" ({in_}line {self.line[1]} of {self.line[0]})"
         whose = "its own" if self.owner == self.rank else f"rank {self.owner}'s"
         what = f"flag {place} in {whose} memory" if self.flag else f"number {place} of {whose} buffer"
         return f"rank {self.rank} {DOES[self.what]} {what}{line}"
@@ -79,7 +81,9 @@ class Race:
     place: int
 
     def __str__(self) -> str:
-        return f"{self.one.at(self.place)}, and {self.other.at(self.place)}: no flag orders the two"
+        apart = self.one.launch != self.other.launch
+        both = f"{self.one.at(self.place, apart)}, and {self.other.at(self.place, apart)}"
+        return f"{both}: no flag orders the two"
 
 
 @dataclass
@@ -120,6 +124,16 @@ class _Order:
         self.fenced[thread] = mine[thread]
         mine[thread] += 1
 
+    def meeting(self, ranks: Sequence[int]) -> None:
+        """Order what these ranks did before a collective call before all that they do after it."""
+        hosts = [self.clock((r, ())) for r in ranks]
+        all_: Clock = {}
+        for host in hosts:
+            _join(all_, host)
+        for r, host in zip(ranks, hosts, strict=True):
+            _join(host, all_)
+            host[r, ()] += 1
+
     def meets(self, access: Access) -> None:
         """Let an atomic operation on a flag order what it orders."""
         thread, flag = access.thread, (access.owner, access.first)
@@ -156,11 +170,13 @@ def races(events: Sequence[Sequence[Sequence[Any]]], lenient: Collection[str] = 
     order = _Order(lenient)
     places: dict[tuple[bool, int, int], _Place] = {}
     found: dict[Any, Race] = {}
-    accesses = [[Access(r, *row[:4], *map(tuple, row[4:6]), *row[6:]) for row in mine] for r, mine in enumerate(events)]
+    accesses = [_read(r, mine) for r, mine in enumerate(events)]
     begins = _begins(access for mine in accesses for access in mine)
-    for access in _in_order(accesses):
+    for access, met in _in_order(accesses):
         if access.what in ("launch", "over"):
             order.over(access.rank)
+        elif access.what == "meeting":
+            order.meeting(met)
         elif access.what == "barrier":
             order.barrier(access.thread)
         else:
@@ -182,14 +198,43 @@ def _begins(accesses: Iterable[Access]) -> dict[tuple[bool, int], list[int]]:
     return {memory: sorted(places) for memory, places in cuts.items()}
 
 
-def _in_order(accesses: Sequence[Sequence[Access]]) -> Iterator[Access]:
-    """Go through what all ranks did in an order that agrees with each rank's own and with the tickets."""
+def _read(rank: int, rows: Sequence[Sequence[Any]]) -> list[Access]:
+    """Read a rank's rows, and count its launches."""
+    launch, mine = 0, []
+    for what, owner, first, end, program, line, *more in rows:
+        launch += what == "launch"
+        mine.append(Access(rank, what, owner, first, end, tuple(program), tuple(line), *more))
+        mine[-1] = replace(mine[-1], launch=launch)
+    return mine
+
+
+def _in_order(accesses: Sequence[Sequence[Access]]) -> Iterator[tuple[Access, list[int]]]:
+    """Go through what all ranks did in an order that agrees with each rank's own, with tickets and with meetings.
+
+    A meeting comes once, with the ranks that take part in it, when all of them have come to it.
+    """
+    members: dict[tuple[str, int], list[int]] = {}
+    for r, mine in enumerate(accesses):
+        for access in mine:
+            if access.what == "meeting":
+                members.setdefault((access.sem, access.first), []).append(r)
     rows = [iter(mine) for mine in accesses]
     heads = [next(mine, None) for mine in rows]
-    while any(heads):
-        r = min((r for r, head in enumerate(heads) if head), key=lambda r: heads[r].ticket)  # type: ignore[union-attr]
-        yield heads[r]  # type: ignore[misc]
-        heads[r] = next(rows[r], None)
+
+    def waits_for(head: Access) -> list[int]:
+        return members[head.sem, head.first] if head.what == "meeting" else [head.rank]
+
+    def ready(head: Access) -> bool:
+        return all(
+            (h := heads[r]) and (h.what, h.sem, h.first) == (head.what, head.sem, head.first) for r in waits_for(head)
+        )
+
+    while left := [head for head in heads if head]:
+        head = min(left, key=lambda h: (h.what == "meeting" and not ready(h), h.ticket))
+        met = waits_for(head)
+        yield head, met if ready(head) else []
+        for r in met if ready(head) else [head.rank]:
+            heads[r] = next(rows[r], None)
 
 
 def _at(
@@ -210,8 +255,10 @@ def _at(
 
 
 def told(events: Sequence[Sequence[Sequence[Any]]]) -> list[str]:
-    """Say the first races, how many more there are, and which rule was broken, where keeping it would order them."""
+    """Say the first races, how many more there are, and a rule that was broken, where keeping some would order them."""
     found = races(events) if all(len(mine) < KEPT for mine in events) else []
     more = [f"and {count(len(found) - MOST, 'more race')} like these"] if len(found) > MOST else []
-    broken = next((rules for rules in RULES if found and not races(events, rules)), ())
-    return [*map(str, found[:MOST]), *more, *(RULES[broken] if broken else ())]
+    some = (rules for many in (1, 2, 3) for rules in combinations(RULES, many) if found)
+    broken = next((rules for rules in some if not races(events, rules)), ())
+    alone = ["that alone is not enough here"] * (len(broken) > 1)
+    return [*map(str, found[:MOST]), *more, *(RULES[rule] for rule in broken[:1]), *alone]

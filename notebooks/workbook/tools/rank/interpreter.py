@@ -18,6 +18,7 @@ import functools
 import os
 import sys
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,6 +30,7 @@ import triton.runtime.interpreter as triton_interpreter
 from torch import Tensor
 
 from labkit.floor.errors import LabError
+from labkit.floor.source_lines import is_cell
 from labkit.floor.words import count
 from labkit.rank import cell_record
 from labkit.rank.flags import wait_begins, wait_ends
@@ -41,6 +43,8 @@ NEEDED = ("interpreter_semantic", "_InterpreterComparison")  # names in the func
 LOADS, STORES, ATOMICS = "create_masked_load", "create_masked_store", ("create_atomic_cas", "create_atomic_rmw")
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # of Seen
+last: dict[str, Any] = {}  # the arguments of the kernel that was launched last
+_running: list[Any] = []  # the kernel that runs, if one does
 _arguments: list[tuple[str, int, int, int]] = []  # of the running kernel: name, first address, end, bytes of a number
 
 
@@ -68,10 +72,12 @@ class Seen:
         self.program: tuple[int, ...] = ()
         self.at_flags = False
         self.met: dict[int, int] = {}  # address of a flag → what this rank last saw there
+        self.calls = cell_record.current.made  # that communicate, of those that were looked at
 
     def told(self) -> dict[str, Any]:
         """Return the last cell as plain data: for `lab.moves`, and for `workbook.tools.kernels.races`."""
         mine = self.buffers[self.me]
+        self.hear()
         return {
             "what": "buffer", "moves": self.moves, "made": self.made, "size": len(mine), "handed": 0,
             "now": mine.tolist() if len(mine) <= FEW else None, "events": self.events,
@@ -80,9 +86,20 @@ class Seen:
     # -- what happens ---------------------------------------------------------------------------------------------
 
     def note(self, what: str, owner: int, first: int, end: int, *more: Any) -> None:
-        """Keep an event of the running kernel, or of the host where none runs."""
+        """Keep an event of the running kernel, or of the host where none runs, and the meetings before it."""
+        if not _arguments:
+            self.hear()
         if len(self.events) < KEPT:
             self.events.append([what, owner, first, end, _program(), _line(), *more])
+
+    def hear(self) -> None:
+        """Note the collective calls since this rank looked last: what comes after one has an order, too."""
+        cell = cell_record.current
+        new, self.calls = max(0, cell.made - self.calls), cell.made
+        for op in list(cell.ops)[len(cell.ops) - new :] if new else ():
+            met = op.kind == "collective" and op.done is not None and op.primitive
+            if met and all(met.needs(r, op.peer, op.ranks) >= set(op.ranks) - {r} for r in op.ranks):
+                self.events.append(["meeting", 0, op.nth, op.nth, (), ("", 0), 0, op.group])
 
     def filled(self, size: int) -> None:
         """Note that the host writes into this rank's own buffer."""
@@ -143,6 +160,9 @@ def install() -> None:
         setattr(builder, name, _atomics(getattr(builder, name)))
     builder.create_barrier = _barriers(builder.create_barrier)
     executor.__call__ = _launches(executor.__call__)
+    kernel = triton_interpreter.InterpretedFunction
+    kernel.__call__ = _calls(kernel.__call__)
+    kernel.__wrapped__ = property(lambda self: self.fn)  # for `??`
     rewriter = triton_interpreter.FunctionRewriter
     rewriter._compile_and_exec = _rewrites(rewriter._compile_and_exec)
 
@@ -159,18 +179,20 @@ def _launches(function: Callable[..., None]) -> Callable[..., None]:
         for seen in list(_open):
             seen.note("launch", seen.me, 0, 0)
         _arguments[:] = [(name, t.data_ptr(), _end(t), t.itemsize) for name, t in tensors.items()]
+        _running.append(self.fn)
+        last.clear()
+        last.update({name: given[name] for name in self.arg_names if name in given})
         try:
-            function(self, *args, **kwargs)
+            with np.errstate(all="ignore"):  # a GPU does not warn either
+                function(self, *args, **kwargs)
         except triton_interpreter.InterpreterError as error:
-            cause: BaseException = error
-            while isinstance(cause, triton_interpreter.InterpreterError) and cause.__cause__:
-                cause = cause.__cause__
-            raise cause from None
+            raise _cause(error) from None
         except KeyboardInterrupt as error:
             wait_ends(error)
             raise
         finally:
             _arguments.clear()
+            _running.clear()
             for seen in list(_open):
                 seen.note("over", seen.me, 0, 0)
             wait_ends()
@@ -192,6 +214,31 @@ def _rewrites(function: Callable[..., Any]) -> Callable[..., Any]:
                 del space[name]
 
     return rewritten
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return what went wrong in a kernel, with a traceback that has the learner's line."""
+    chain = [error]
+    while isinstance(chain[-1], triton_interpreter.InterpreterError) and chain[-1].__cause__:
+        chain.append(chain[-1].__cause__)
+    for one in reversed(chain):
+        if any(is_cell(frame.filename) for frame in traceback.extract_tb(one.__traceback__)):
+            return chain[-1].with_traceback(one.__traceback__)
+    return chain[-1]
+
+
+def _calls(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a kernel call another one, and nobody else."""
+
+    @functools.wraps(function)
+    def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _running:
+            raise LabError(
+                f"{self.__name__} is a kernel. Say in brackets how many programs to launch: {self.__name__}[(1,)](…)."
+            )
+        return function(self, *args, **kwargs)
+
+    return called
 
 
 def _refuse_shared(name: str, tensor: Tensor) -> None:
@@ -271,24 +318,29 @@ def _lies(ptrs: Any, mask: np.ndarray, does: str) -> Lies | None:
     for _, start, end, _ in _arguments:
         left &= ~((at >= start) & (at < end))
     if left.any():
-        raise LabError(_beyond(int(at[left][0]), does))
+        raise LabError(_beyond(int(at[left][0]), does, masked=not mask.all()))
     return found
 
 
-def _beyond(address: int, does: str) -> str:
+def _beyond(address: int, does: str, masked: bool) -> str:
     """Say beyond which tensor's end an address lies: of those that begin before it the nearest one."""
-    known = [(start, f"the argument {name}", (end - start) // size) for name, start, end, size in _arguments]
+    known = [(start, f"the argument {name}", (end - start) // size, size) for name, start, end, size in _arguments]
     for seen in list(_open):
         for owner, tensor in enumerate(seen.buffers):
-            known.append((tensor.data_ptr(), f"rank {owner}'s buffer", len(tensor)))
+            known.append((tensor.data_ptr(), f"rank {owner}'s buffer", len(tensor), tensor.itemsize))
+    where, line = _line()
+    at = f" (line {line} of {where})"
     before = [one for one in known if one[0] <= address]
     if not before:
-        return f"{does} at an address where there is no tensor. Add offsets to a pointer that the kernel was given."
-    _, name, size = max(before)
-    return (
-        f"{does} beyond the end of {name}, which has {count(size, 'number')}. On a GPU nothing would stop it. Give it "
-        "a mask that is false from there on: mask=at < size."
-    )
+        return f"{does} where there is no tensor{at}. Add whole numbers to a pointer that the kernel was given."
+    start, name, size, width = max(before)
+    place = (address - start) // width
+    said = f"{does} beyond the end of {name}{at}: number {place}, and it has {count(size, 'number')}, from 0 on."
+    if name.endswith(("buffers", "flags")):
+        return f"{said} That is a table of addresses: buffer(buffers, r, x) is the pointer to rank r's numbers."
+    if masked:
+        return f"{said} Its mask is true there: look at the place, and at the mask."
+    return f"{said} On a GPU nothing would stop it. Give it a mask that is false from there on: mask=at < size."
 
 
 def _noted(what: str, where: Lies | None, ptrs: Any, mask: np.ndarray, values: np.ndarray) -> None:
@@ -340,12 +392,15 @@ def _atomics(function: Callable[..., Any]) -> Callable[..., Any]:
         with seen.ticket() as ticket:
             result = function(*args)
             changed = _peek(address) != (old := int(result.data.flat[0])) if flag else True
-        if changed or cas or _vain[0] != address or seen.met.get(address) != old:
+        if changed or cas or seen.met.get(address) != old or not _vain[0]:
             sem, scope = (str(a).rpartition(".")[2].lower() for a in args[-2:])
-            what = "atomic" if flag else "accumulate"
-            seen.note(what, owner, place, place + 1, ticket, sem, scope)
+            seen.note("atomic" if flag else "accumulate", owner, place, place + 1, ticket, sem, scope)
+        if not flag:
+            added, now = _few(_numbers(args[2].data.flatten(), tensor.dtype)), time.perf_counter()
+            seen.moves.append(["accumulate", owner, place, 1, added, [old], now, now, seen.phase])
+            seen.made += 1
         if changed or cas:
-            _vain[:] = [0, 0]
+            _vain[:] = [0]
             wait_ends()
         else:
             _asked(seen, owner, place, address, old)
@@ -358,21 +413,20 @@ def _peek(address: int) -> int:
     return ctypes.c_int32.from_address(address).value
 
 
-_vain = [0, 0]  # the flag that was last asked for, and how many times in vain
+_vain = [0]  # how many looks at flags in a row have been in vain
 
 
 def _asked(seen: Seen, owner: int, place: int, address: int, value: int) -> None:
     """Note that a flag is still as it was: after many times in a row this rank waits for the one that sets it."""
-    first = seen.met.get(address) != value
-    seen.met[address] = value
-    if first or _vain[0] != address:
-        _vain[:] = [address, 0]
+    if seen.met.get(address) != value:
+        seen.met[address] = value
+        _vain[:] = [1]
         wait_ends()
         return
-    _vain[1] += 1
-    if _vain[1] >= VAIN:
+    _vain[0] += 1
+    if _vain[0] >= VAIN:
         time.sleep(PAUSE)  # else neither the other ranks nor the lab's questions have their turn
-    if _vain[1] == VAIN:
+    if _vain[0] == VAIN:
         by = place % len(seen.flags)  # as `workbook.tools.rank.kernels.flag` has them
         wait_begins(owner if owner != seen.me else by if by != seen.me else None)
 

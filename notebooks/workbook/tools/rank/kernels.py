@@ -43,7 +43,7 @@ def meet(flags, rank, world_size):
 
 
 @triton.jit
-def exchange(out, buffers, flags, times, barrier: tl.constexpr, rank, world_size):
+def exchange_of_the_check(out, buffers, flags, times, barrier: tl.constexpr, rank, world_size):
     """Tell all ranks a new number, so many times, with a barrier before each reading and one behind it.
 
     Each program has a number of its own in every buffer, and stores what it found: out[program, time, rank].
