@@ -142,8 +142,6 @@ wrong | empties the slot without a release | The order of the flags' operations 
     -         signal(flag(flags, rank, left, world_size), 0)
     +         tl.debug_barrier()
     +         tl.atomic_xchg(flag(flags, rank, left, world_size), 0, sem="relaxed", scope="sys")
-wrong | reads without waiting | no flag orders the two
-    -         until(flag(flags, rank, left, world_size), 1)  # my own slot is full
 """
 
 in_turn = """

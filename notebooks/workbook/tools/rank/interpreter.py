@@ -163,6 +163,7 @@ def install() -> None:
     kernel = triton_interpreter.InterpretedFunction
     kernel.__call__ = _calls(kernel.__call__)
     kernel.__wrapped__ = property(lambda self: self.fn)  # for `??`
+    kernel.__doc__ = "A kernel, which Triton's interpreter runs."
     rewriter = triton_interpreter.FunctionRewriter
     rewriter._compile_and_exec = _rewrites(rewriter._compile_and_exec)
 
@@ -392,7 +393,7 @@ def _atomics(function: Callable[..., Any]) -> Callable[..., Any]:
         with seen.ticket() as ticket:
             result = function(*args)
             changed = _peek(address) != (old := int(result.data.flat[0])) if flag else True
-        if changed or cas or seen.met.get(address) != old or not _vain[0]:
+        if changed or cas or seen.met.get(address) != old or not _looks:
             sem, scope = (str(a).rpartition(".")[2].lower() for a in args[-2:])
             seen.note("atomic" if flag else "accumulate", owner, place, place + 1, ticket, sem, scope)
         if not flag:
@@ -400,8 +401,7 @@ def _atomics(function: Callable[..., Any]) -> Callable[..., Any]:
             seen.moves.append(["accumulate", owner, place, 1, added, [old], now, now, seen.phase])
             seen.made += 1
         if changed or cas:
-            _vain[:] = [0]
-            wait_ends()
+            _came()
         else:
             _asked(seen, owner, place, address, old)
         return result
@@ -413,20 +413,32 @@ def _peek(address: int) -> int:
     return ctypes.c_int32.from_address(address).value
 
 
-_vain = [0]  # how many looks at flags in a row have been in vain
+_vain: dict[int, tuple[int, int, int]] = {}  # flags looked at since the last step on: owner, place and value of each
+_looks = 0  # at flags, in vain, since then
+
+
+def _came() -> None:
+    """Note that this rank has got a step on: a flag was changed by it, or has changed."""
+    global _looks
+    _looks = 0
+    _vain.clear()
+    wait_ends()
 
 
 def _asked(seen: Seen, owner: int, place: int, address: int, value: int) -> None:
     """Note that a flag is still as it was: after many times in a row this rank waits for the one that sets it."""
+    global _looks
     if seen.met.get(address) != value:
-        seen.met[address] = value
-        _vain[:] = [1]
-        wait_ends()
-        return
-    _vain[0] += 1
-    if _vain[0] >= VAIN:
+        _came()
+    seen.met[address] = value
+    _vain[address] = owner, place, value
+    _looks += 1
+    if _looks >= VAIN:
         time.sleep(PAUSE)  # else neither the other ranks nor the lab's questions have their turn
-    if _vain[0] == VAIN:
+    if _looks == VAIN:
+        # A rank that looks at several flags in turn waits for those that are not up yet, or not taken down by another.
+        open_ = [flag for flag in _vain.values() if (flag[0] == seen.me) == (flag[2] == 0)]
+        owner, place, _ = min(open_ or [(owner, place, value)])
         by = place % len(seen.flags)  # as `workbook.tools.rank.kernels.flag` has them
         wait_begins(owner if owner != seen.me else by if by != seen.me else None)
 
