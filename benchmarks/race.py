@@ -7,23 +7,15 @@ four; in each race all contestants take turns (`lab.race`), MPI with ranks of it
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from measure import options, table
-from measure.processes import Failed, Program
+from measure import options, races, table
+from measure.races import GLOO, MIB, MINE, REPEAT, Told, figures, key, said
 from measure.report import report
 
-PROGRAM = Path(__file__).resolve().parent / "programs" / "with_race.py"
-LIMIT = 240.0  # seconds that one race may take
-REPEAT = 9
-GLOO, MPI, COPY = "dist.all_reduce(x)", "MPI", "one copy of S"
-RING, MINE = "ring_all_reduce(x)", "shared_all_reduce(x, room)"
+MPI, COPY = "MPI", "one copy of S"
+RING = "ring_all_reduce(x)"
 WHOLE, HALL, BUSY = "sum_slots(x, hall)", "shared_all_reduce(x, hall)", "shared_all_reduce(x, busy)"
 NAMES = {
     GLOO: "Gloo",
@@ -41,42 +33,7 @@ SIZES = {
 }
 CONTESTANTS = {2: (RING, MINE, HALL, WHOLE), 4: (RING, MINE, BUSY)}
 BOARD = {2: (GLOO, RING, MINE, HALL, WHOLE, MPI, COPY), 4: (GLOO, RING, MINE, BUSY, MPI, COPY)}
-MIB = 2**20
 FASTER, COPIES = 7.0, 2.5  # what shared memory has to reach, at 1 MiB and at 64 MiB
-Told = dict[str, list[float]]  # "MPI, 4" → seconds, a repetition each
-
-
-def key(name: str, size: int) -> str:
-    """Under which name a program tells a contestant's times."""
-    return f"{name}, {size}"
-
-
-def measure(ranks: int) -> tuple[Told, str]:
-    """One race in fresh processes: its times, or why there are none."""
-    scratch = Path(tempfile.mkdtemp(prefix="bench-"))
-    arguments = [str(ranks), str(REPEAT), json.dumps(SIZES[ranks]), json.dumps(CONTESTANTS[ranks])]
-    try:
-        with Program([sys.executable, str(PROGRAM), *arguments], scratch, LIMIT) as program:
-            told: dict[str, Any] = program.hear()
-            program.rest()
-            return told["samples"], "; ".join(f"{name}: {why}" for name, why in told["out"].items())
-    except (Failed, OSError) as failure:
-        return {}, str(failure)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-
-
-def run(rounds: int) -> tuple[dict[int, list[Told]], list[str]]:
-    """All rounds, and what failed in them."""
-    done: dict[int, list[Told]] = {ranks: [] for ranks in CONTESTANTS}
-    failures = []
-    for i in range(rounds):
-        for ranks in CONTESTANTS:
-            told, failure = measure(ranks)
-            done[ranks].append(told)
-            failures += [f"round {i + 1}, {ranks} ranks: {failure}"] if failure else []
-            print(f"round {i + 1} of {rounds}, {ranks} ranks: {failure or 'done'}", file=sys.stderr, flush=True)
-    return done, failures
 
 
 def rows(done: dict[int, list[Told]], failures: Sequence[str] = ()) -> list[table.Row]:
@@ -115,22 +72,6 @@ def board(ranks: int, done: Sequence[Told]) -> list[tuple[str, ...]]:
     return [lines[0], ("---",) * len(lines[0]), *lines[1:]]
 
 
-def figures(seconds: Sequence[float]) -> str:
-    """ "min / median µs" of all repetitions."""
-    if not seconds:
-        return "–"
-    unit, factor = ("ms", 1e3) if table.median(seconds) >= 1e-3 else ("µs", 1e6)
-    return f"{min(seconds) * factor:.3g} / {table.median(seconds) * factor:.3g} {unit}"
-
-
-def said(size: int) -> str:
-    """Bytes as they are said."""
-    for unit, many in (("MiB", MIB), ("KiB", 2**10)):
-        if size >= many:
-            return f"{size // many} {unit}"
-    return f"{size} B"
-
-
 def section(facts: dict[str, str], done: dict[int, list[Told]], failures: Sequence[str]) -> str:
     """What was promised, then a scoreboard for each number of ranks."""
     title = "A race of all-reduces: `benchmarks/race.py`"
@@ -159,7 +100,9 @@ def main() -> int:
         "`shared_all_reduce` in pieces of 2 MiB; MPI with ranks of its own, which sleep while others take theirs"
     )
     packages = ["torch", "mpi4py", "mpich"]
-    return report("race", packages, {"method": method}, lambda: run(args.rounds), section, args.write)
+    return report(
+        "race", packages, {"method": method}, lambda: races.run(args.rounds, SIZES, CONTESTANTS), section, args.write
+    )
 
 
 if __name__ == "__main__":

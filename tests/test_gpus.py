@@ -82,7 +82,7 @@ def test_nccl_wants_a_gpu_on_each_host():
 def test_ranks_that_share_a_gpu_are_told_that_they_are_on_hosts_of_their_own():
     told = [gpu_sharing.settings(r) for r in range(4)]
     assert len({its.pop("NCCL_HOSTID") for its in told}) == 4
-    assert told == [{"NCCL_NET": "Socket", "NCCL_MAX_NCHANNELS": "2"}] * 4
+    assert told == [{"NCCL_NET": "Socket", "NCCL_MAX_NCHANNELS": "2"} | gpu_sharing.SYMMETRIC] * 4
 
 
 def test_where_nccl_takes_several_ranks_a_gpu_it_is_asked_to_with_so_few_channels_that_all_fit():

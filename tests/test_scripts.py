@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import math
 import re
 import sys
@@ -102,3 +103,16 @@ def test_all_reduces_on_hosts_give_equal_sums_and_send_what_theory_says_across(t
         assert off < 1e-5, way
         if sys.platform == "linux":
             assert literals(said.partition(",")[2])[0] == pytest.approx(share, abs=0.02), way
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_kernels_meet_and_add_up_as_all_reduce_does(tmp_path: Path, world_size: int):
+    _, barrier, *sums = printed("write_the_kernel.py", world_size, tmp_path)
+    assert barrier == f"barrier: 0 of {world_size} ranks left early in 5 rounds"
+    assert [line.partition(":")[0] for line in sums] == [
+        f"{kernel}, torch.{dtype}" for kernel in ("one_shot", "two_shot") for dtype in ("float32", "int64")
+    ]
+    for line in sums:
+        right, asked = literals(line.partition(":")[2])
+        assert right == asked == [1, 3, 130, 4097], line

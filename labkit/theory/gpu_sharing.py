@@ -1,4 +1,4 @@
-"""Ranks that share a GPU, for teaching: what NCCL and torch must be told to take them, and how tables and figures say it."""
+"""Ranks that share a GPU, for teaching: what NCCL and torch must be told, and how tables and figures say it."""
 
 from __future__ import annotations
 

@@ -27,6 +27,7 @@ import torch
 from cells import DIFFERS, ROOT, code_cells
 from chaos_lab import nothing_left
 
+from tests.gpu import kernels
 from tests.gpu.conftest import ALONE, LAST, Check, OutOfTime, Seen
 from tests.gpu.faults import MISFITS, WAYS, absent, asserted, endless, killed, misfit, stopped
 from tests.gpu.lane import (
@@ -236,10 +237,17 @@ def checks() -> Iterator[Check]:
         yield Check("start", mode, started, 2, ALONE, why)
         for size, said in ((4, "4 B"), (2**16, "64 KiB"), (2**20, "1 MiB"), (2**24, "16 MiB")):
             yield Check(f"all_reduce of {said}", mode, timed(size), 5, ALONE, why)
+        for size, said in kernels.TIMED:
+            for name in (*kernels.MINE, *kernels.TORCHS_OWN):
+                only = ONLY_GPU if name in kernels.TORCHS_OWN else ""
+                run = kernels.timed(name, size)
+                yield Check(f"all_reduce of {said} by {name}", mode, run, 1 if CPU else 5, ALONE, why or only)
     for mode in MODES:
         why = cannot(mode)
         for name, (code, wants) in PRIMITIVES.items():
             yield Check(name, mode, primitive(code, wants), cannot=why or (NOT_ON_GLOO.get(name, "") if CPU else ""))
+        for name in kernels.KERNELS:
+            yield Check(f"kernel {name}", mode, kernels.right(name), cannot=why)
         yield Check("listeners", mode, listeners, cannot=why)
         for name, way in WAYS.items():
             needs = ONLY_GPU if "synchronize" in name else ""

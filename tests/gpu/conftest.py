@@ -29,8 +29,12 @@ ABOUT = pytest.StashKey[Callable[[], str]]()  # what the table is about: set by 
 ROWS = pytest.StashKey[list[tuple[str, str]]]()  # of all checks that were asked for
 
 
-class OutOfTime(Exception):
-    """The time is up: what has not been seen to be right is not run."""
+class NotRun(Exception):
+    """What has not been seen to be right is not run, and why."""
+
+
+class OutOfTime(NotRun):
+    """The time is up."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +127,12 @@ class Runner:
                 try:
                     counted = check.run(lane)
                     seen.seconds.append(time.monotonic() - began if counted is None else counted)
-                except OutOfTime:
+                except NotRun:
                     raise
                 except Exception as error:
                     kind = "" if isinstance(error, AssertionError) and str(error) else f"{type(error).__name__}: "
                     seen.wrong.append(f"{kind}{error}{_end(lane)}")
-        except OutOfTime as error:
+        except NotRun as error:
             seen.left_out = str(error)
         seen.note = lane.note
         return seen
@@ -168,7 +172,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 
 @pytest.fixture
 def seen(check: Check, request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Seen:
-    """What came of this test's check; skipped where it cannot be run here, or no time was left."""
+    """What came of this test's check; skipped where it cannot be run here, or was not."""
     record_property("row", (check.what, check.ranks))
     if check.cannot:
         pytest.skip(check.cannot)

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from importlib import metadata
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from IPython.core.getipython import get_ipython
+from numpy.lib import NumpyVersion
 from torch import Tensor
 
 from labkit.floor.errors import LabError
@@ -32,7 +35,7 @@ class Symmetric:
     """What `open_symmetric` returns: `mine` is this rank's buffer, `buffers` and `flags` are tables of addresses.
 
     Entry r of a table is where rank r's buffer begins, or its flags: whole numbers of 32 bits, all 0. A kernel gets the
-    tables, and not `mine`: `tl.load(memory.buffers + r)` is the address.
+    tables, and not `mine`: `tl.load(memory.buffers + r)` is the address. There are flags for 128 programs on 8 ranks.
     """
 
     def __init__(self, mine: Tensor, buffers: Tensor, flags: Tensor) -> None:
@@ -73,7 +76,11 @@ def open_symmetric(size: int, dtype: torch.dtype = torch.float32) -> Symmetric:
     if not isinstance(size, int) or size < 1:
         raise LabError(f"A buffer has at least one number, not {size!r}. Write open_symmetric(4).")
     need_triton()
-    return _on_gpus(size, dtype) if dist.get_backend() == "nccl" else _on_cpus(size, dtype)
+    return _on_gpus(size, dtype) if _have_gpus() else _on_cpus(size, dtype)
+
+
+def _have_gpus() -> bool:
+    return "nccl" in dist.get_backend_config()
 
 
 def need_triton() -> None:
@@ -84,7 +91,13 @@ def need_triton() -> None:
             "This lesson writes kernels in Triton, which is not installed (250 MB to download, 700 MB on disk). In a "
             "terminal: .venv/bin/python -m pip install -c constraints.txt -e '.[kernels]'; then run this cell again."
         )
-    if dist.get_backend() != "nccl":
+    if not _have_gpus():
+        version = metadata.version("triton")
+        if NumpyVersion(version) < "3.7.0" and NumpyVersion(np.__version__) >= "2.4.0":
+            raise LabError(
+                f"The interpreter of Triton {version} does not know numpy {np.__version__}. In a terminal: "
+                ".venv/bin/python -m pip install 'triton>=3.7'; then run lab = start() again."
+            )
         importlib.import_module("workbook.tools.rank.interpreter").install()
 
 
@@ -111,15 +124,15 @@ def _on_gpus(size: int, dtype: torch.dtype) -> Symmetric:
         handle = symm_mem.rendezvous(mine, dist.group.WORLD)  # type: ignore[arg-type]  # there is one
     except RuntimeError as error:
         raise LabError(
-            f"These GPUs give no symmetric memory to all ranks: {str(error).splitlines()[0]}. It takes a GPU for each "
-            "rank, and NVLink or PCIe between them; or run the lesson on CPU ranks: start(4, backend='gloo')."
+            f"These GPUs give no symmetric memory to all ranks: {str(error).splitlines()[0]}. Run the lesson on CPU "
+            "ranks instead: lab = start(4, backend='gloo')."
         ) from error
+    # torch hands out memory again that it had before, with the numbers and the flags that are left in it.
     mine.zero_()
-    tables = (torch.tensor(pointers, device=device) for pointers in (handle.buffer_ptrs, handle.signal_pad_ptrs))
-    memory = Symmetric(mine, *tables)
-    memory.handle = handle  # type: ignore[attr-defined]  # torch unmaps the memory with it
-    dist.barrier()  # all buffers are 0
-    return memory
+    handle.get_signal_pad(dist.get_rank(), dtype=FLAG).zero_()
+    buffers = [address + getattr(handle, "offset", 0) for address in handle.buffer_ptrs]
+    dist.barrier()
+    return Symmetric(mine, *(torch.tensor(found, device=device) for found in (buffers, handle.signal_pad_ptrs)))
 
 
 def _addresses(tensors: list[Tensor]) -> Tensor:
