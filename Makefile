@@ -157,7 +157,7 @@ $(VENV)/.book: $(VENV)/.made pyproject.toml $(PINS)
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.made pyproject.toml $(PINS)
-	$(INSTALL) -e '.[lab,test,mpi,book]'
+	$(INSTALL) -e '.[lab,test,mpi,kernels,book]'
 	@touch $(VENV)/.lab $(VENV)/.book $@
 
 $(VENV)/.hosted: $(VENV)/.made pyproject.toml $(PINS)

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "commands": {"commands", "top", "faces", "show", "cluster", "content", "grading", "outcome", "theory", "floor"},
 }
 # Who may import a library that has a room of its own.
-ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}, "workbook": set()}
+ROOM_OF = {"torch": {"rank"}, "ipyparallel": {"cluster"}, "matplotlib": {"plot"}, "workbook": set(), "triton": set()}
 # Rooms that import these foreign libraries at most.
 ONLY = {
     "floor": set(),
@@ -206,6 +206,7 @@ def test_the_architectures_picture_is_the_one_that_the_imports_draw(place: str):
         ("labkit.show.look", "from labkit.cluster import engines"),
         ("labkit.outcome.text", "from labkit.grading import judge"),
         ("labkit.__main__", "from labkit.commands import doctor"),
+        ("labkit.rank.agent", "import triton"),
     ],
 )
 def test_an_import_that_goes_up_or_into_the_wrong_room_is_found(module: str, source: str):

@@ -30,7 +30,7 @@ LOCKED_ON = {
     "implementation_name": "cpython",
     "platform_python_implementation": "CPython",
 }
-PLATFORM_ONLY = re.compile(r"nvidia-|cuda-|triton|pytorch-triton|intel-|appnope|pywin")
+PLATFORM_ONLY = re.compile(r"nvidia-|cuda-|pytorch-triton|intel-|appnope|pywin")
 
 
 def asked(*extras: str) -> list[Requirement]:
@@ -83,7 +83,7 @@ def foreign(folder: str) -> Iterator[tuple[str, str]]:
 
 def test_every_range_asked_for_holds_its_pinned_version():
     pins = lock()
-    for r in asked("lab", "test", "mpi", "book"):
+    for r in asked("lab", "test", "mpi", "kernels", "book"):
         (pin,) = pins[canonicalize_name(r.name)].specifier
         assert r.specifier.contains(Version(pin.version)), f"{r} excludes the tested {pin}"
 
@@ -101,7 +101,7 @@ def test_each_range_begins_with_the_lowest_version_that_is_run():
 
 
 def test_every_range_has_both_ends():
-    for r in asked("lab", "test", "mpi", "book"):
+    for r in asked("lab", "test", "mpi", "kernels", "book"):
         operators = {s.operator for s in r.specifier}
         assert ">=" in operators, f"{r} says no oldest version"
         assert "<" in operators or r.name == "packaging", f"{r} says no end"
@@ -109,7 +109,7 @@ def test_every_range_has_both_ends():
 
 @pytest.mark.pinned
 def test_the_lock_pins_exactly_what_installing_brings():
-    brought = {name for name in needed(asked("lab", "test", "mpi", "book")) if not PLATFORM_ONLY.match(name)}
+    brought = {name for name in needed(asked("lab", "test", "mpi", "kernels", "book")) if not PLATFORM_ONLY.match(name)}
     assert set(lock()) == brought
 
 
@@ -132,7 +132,7 @@ def test_every_pin_can_be_had_on_the_first_python_that_the_project_allows():
 @pytest.mark.pinned
 def test_these_tests_run_on_the_pinned_versions():
     """A result on other versions says nothing about the lock; torch's +cpu or +cu126 is the same version."""
-    ours, tested = asked("lab", "test", "book"), asked("lab", "test", "mpi", "book")
+    ours, tested = asked("lab", "test", "book"), asked("lab", "test", "mpi", "kernels", "book")
     without = set() if sys.platform == "linux" else {canonicalize_name(r.name) for r in tested if r not in ours}
     for name, pin in lock().items():
         if name in without:
@@ -149,7 +149,7 @@ def test_conda_users_get_the_same_python_and_the_same_packages():
     assert CONDA["name"] == PROJECT["name"]
     assert {Requirement(line).name for line in plain} == {"python", "pip"}, "pip alone brings packages"
     assert str(python.specifier) == PROJECT["requires-python"]
-    assert pip == ["-c constraints.txt", "-e .[lab,test,mpi,book]"]
+    assert pip == ["-c constraints.txt", "-e .[lab,test,mpi,kernels,book]"]
 
 
 def test_no_target_of_the_makefile_is_made_in_two_ways():
@@ -166,14 +166,14 @@ def test_make_installs_with_the_lock_unless_told_otherwise():
     assert len([line for line in installs if "$(if $(PINS),-c $(PINS)," in line]) == len(installs) == 1
     assert "\nPINS ?= constraints.txt\n" in makefile
     hosted = "-e . hypothesis nbval packaging pytest pytest-xdist pyyaml"
-    assert uses == ["-e '.[lab]'", "-e '.[book]'", "-e '.[lab,test,mpi,book]'", hosted]
+    assert uses == ["-e '.[lab]'", "-e '.[book]'", "-e '.[lab,test,mpi,kernels,book]'", hosted]
 
 
 @pytest.mark.parametrize(
     ("folder", "extras"),  # labkit: MPI races where it is installed
     [
         ("labkit", ("mpi",)),
-        ("tests", ("lab", "test", "mpi", "book")),
+        ("tests", ("lab", "test", "mpi", "kernels", "book")),
         (".ci", ("lab", "test")),
         ("benchmarks", ("lab", "test", "mpi")),
         ("book", ("book",)),

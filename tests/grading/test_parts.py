@@ -98,6 +98,48 @@ def test_a_specimen_is_its_own_stub():
     assert mended.stub == "%%px\ndef mended(x):\n    return x"
 
 
+def kept(function):
+    return function
+
+
+@exercise("Half", collectives.all_reduce)
+@kept
+@kept
+def half(x):
+    """Return half of x.
+
+    Divide.
+    """
+    # yours
+    return x / 2
+    # end
+
+
+def test_the_decorators_below_the_exercise_are_the_learners_as_well():
+    begins = '%%px\n@kept\n@kept\ndef half(x):\n    """Return half of x."""\n    '
+    assert half.stub == f"{begins}..."
+    assert half.answer == f"{begins}return x / 2\n"
+
+
+@kept
+def broken_third(x):
+    return x / 2
+
+
+@exercise("Third", collectives.all_reduce)
+@kept
+def third(x):
+    """Return a third of x.
+
+    Divide.
+    """
+    return x / 3
+
+
+def test_those_of_a_broken_function_are_the_stubs():
+    assert third.stub == '%%px\n@kept\ndef third(x):\n    """Return a third of x."""\n    return x / 2'
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 7])
 def test_inputs_are_deterministic_and_among_them_are_odd_empty_and_several_dtypes(n):
     cases = inputs.vectors(n)

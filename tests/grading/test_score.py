@@ -46,6 +46,24 @@ def test_without_a_call_and_without_a_least_there_is_nothing_to_tell():
     assert of(Told(2).send(1), Told(2).recv(0), least=None).sent == 4
 
 
+def test_what_kernels_move_is_the_busiest_ranks_and_all_that_is_scored():
+    kernels = replace(total, least=Least(moved=lambda n, S: (n + 2) * S), counts_messages=False)
+    report = Outcome([RankOutcome(r, answer={"record": plain}) for r, plain in enumerate(told(Told(2), Told(2)))])
+    for r, moved in enumerate((1600, 2000)):
+        report.ranks[r].answer["record"]["moved"] = moved
+    case = Case([np.zeros(100, dtype="float32")] * 2)
+    score = scored(kernels, case, Attempt(report))
+    assert score == Score(2, 400, None, None, moved=2000)
+    assert score.least(kernels) == {"moved": 1600}
+    costs = shown(score, score.least(kernels))
+    assert "bytes read and written by its kernels: 2,000 (least possible: 1,600)" in costs
+    assert "It can be done with fewer bytes" in costs
+    assert in_short({"n": 2, "size": 400, "moved": 2000.0}) == "2,000 bytes read and written"
+    for mine in report.ranks:
+        mine.answer["record"]["moved"] = None
+    assert scored(kernels, case, Attempt(report)) is None, "on a GPU nothing counts them"
+
+
 def test_a_small_float_is_counted_as_the_case_names_it():
     assert Case([np.zeros(8, "float32")], dtype="bfloat16").size == 16
     assert Case([(np.zeros(8, "float32"), np.zeros(2, "int64"))] * 2).size == 48

@@ -22,7 +22,7 @@ from labkit.show.verdict import Verdict
 def invited(verdict: Verdict) -> set[str]:
     """In what the verdict says that it can be done with less."""
     (said,) = re.findall(r"It can be done with (.*?)\.", repr(verdict)) or [""]
-    return {cost for cost, less in LESS.items() if less in said}
+    return {cost for cost, less in LESS.items() if less in said and getattr(verdict.score, cost) is not None}
 
 
 def runs_of_checks(patch: pytest.MonkeyPatch) -> list[tuple[Case, Attempt]]:
@@ -530,6 +530,93 @@ def load_for_all(model, path):
             dist.recv(tensor.detach(), src=rank - 1)
         if rank + 1 < world_size:
             dist.send(tensor.detach(), dst=rank + 1)
+""",
+    ),
+    (
+        "one_shot",
+        "moved",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < size
+    mine = tl.load(x + at, mask=mask)
+    tl.store(buffer(buffers, rank, x) + at, mine, mask=mask)
+    meet(flags, rank, world_size)
+    total = tl.zeros([BLOCK], ACC)
+    for other in range(world_size):
+        if other == rank:
+            total += mine.to(ACC)
+        else:
+            total += tl.load(buffer(buffers, other, x) + at, mask=mask).to(ACC)
+    tl.store(out + at, total, mask=mask)
+    meet(flags, rank, world_size)
+""",
+    ),
+    (
+        "two_shot",
+        "moved",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    chunk = tl.cdiv(size, world_size)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    own = rank * chunk + at
+    here = (at < chunk) & (own < size)
+    mine = tl.load(x + own, mask=here)
+    for c in range(world_size):
+        place = c * chunk + at
+        mask = (at < chunk) & (place < size) & (c != rank)
+        tl.store(buffer(buffers, rank, x) + place, tl.load(x + place, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+    total = tl.zeros([BLOCK], ACC)
+    for other in range(world_size):
+        if other == rank:
+            total += mine.to(ACC)
+        else:
+            total += tl.load(buffer(buffers, other, x) + own, mask=here).to(ACC)
+    tl.store(buffer(buffers, rank, x) + own, total, mask=here)
+    tl.store(out + own, total, mask=here)
+    meet(flags, rank, world_size)
+    for c in range(world_size):
+        place = c * chunk + at
+        mask = (at < chunk) & (place < size) & (c != rank)
+        tl.store(out + place, tl.load(buffer(buffers, c, x) + place, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+""",
+    ),
+    (
+        "sum_and_norm",
+        "moved",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def sum_and_norm(x, weight, out, buffers, flags, width, rank, world_size, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    mask = at < width
+    row = tl.program_id(0) * width + at
+    total = tl.load(x + row, mask=mask, other=0.0)
+    tl.store(buffer(buffers, rank, x) + row, total, mask=mask)
+    meet(flags, rank, world_size)
+    for step in range(1, world_size):
+        total += tl.load(buffer(buffers, (rank + step) % world_size, x) + row, mask=mask, other=0.0)
+    mean = tl.sum(total * total) / width
+    tl.store(out + row, total * tl.load(weight + at, mask=mask) / tl.sqrt(mean + 1e-6), mask=mask)
+    meet(flags, rank, world_size)
 """,
     ),
 ]

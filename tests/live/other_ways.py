@@ -901,4 +901,152 @@ def what_is_wrong(gpus, per_host, heads, layers, rows, data, tensor, pipe, micro
     return found + ["host"] * any(len(hosts) > 1 for hosts in teams)
 """,
     ),
+    (
+        "meet_in_kernel",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag
+
+
+@triton.jit
+def meet_in_kernel(flags, rank, world_size):  # a flag counts
+    tl.debug_barrier()
+    for other in range(world_size):
+        tl.atomic_add(flag(flags, other, rank, world_size), 1, sem="release", scope="sys")
+    for other in range(world_size):
+        mine = flag(flags, rank, other, world_size)
+        while tl.atomic_add(mine, 0, sem="acquire", scope="sys") < 1:
+            pass
+        tl.atomic_add(mine, -1, sem="relaxed", scope="sys")
+""",
+    ),
+    (
+        "meet_in_kernel",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag
+
+
+@triton.jit
+def meet_in_kernel(flags, rank, world_size):  # rank 0 hears all, then tells all
+    tl.debug_barrier()
+    if rank == 0:
+        for other in range(1, world_size):
+            while tl.atomic_cas(flag(flags, 0, other, world_size), 1, 0, sem="acq_rel", scope="sys") != 1:
+                pass
+        for other in range(1, world_size):
+            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
+    else:
+        tl.atomic_xchg(flag(flags, 0, rank, world_size), 1, sem="release", scope="sys")
+        while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="acquire", scope="sys") != 1:
+            pass
+    tl.debug_barrier()
+""",
+    ),
+    (
+        "one_shot",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < size
+    tl.store(buffer(buffers, rank, x) + at, tl.load(x + at, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+    r = tl.arange(0, 4)  # all buffers in one load
+    begins = tl.load(buffers + r, mask=r < world_size, other=0).to(x.dtype)
+    tile = (r < world_size)[:, None] & mask[None, :]
+    found = tl.load(begins[:, None] + at[None, :], mask=tile, other=0).to(ACC)
+    tl.store(out + at, tl.sum(found, axis=0).to(x.dtype.element_ty), mask=mask)
+    meet(flags, rank, world_size)
+""",
+    ),
+    (
+        "two_shot",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):
+    chunk = tl.cdiv(size, world_size)
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    first = rank * chunk + at
+    mask = (at < chunk) & (first < size)
+    for c in range(world_size):
+        place = c * chunk + at
+        inside = (at < chunk) & (place < size)
+        tl.store(buffer(buffers, rank, x) + place, tl.load(x + place, mask=inside), mask=inside)
+    meet(flags, rank, world_size)
+    total = tl.zeros([BLOCK], ACC)
+    for other in range(world_size):
+        total += tl.load(buffer(buffers, other, x) + first, mask=mask).to(ACC)
+    for other in range(world_size):  # each puts its sum into every buffer, and reads none but its own
+        tl.store(buffer(buffers, other, x) + first, total, mask=mask)
+    meet(flags, rank, world_size)
+    for c in range(world_size):
+        place = c * chunk + at
+        inside = (at < chunk) & (place < size)
+        tl.store(out + place, tl.load(buffer(buffers, rank, x) + place, mask=inside), mask=inside)
+    meet(flags, rank, world_size)
+""",
+    ),
+    (
+        "pass_on",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag
+
+
+@triton.jit
+def pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size, SLOT: tl.constexpr):
+    to, here = buffer(buffers, right, x), buffer(buffers, rank, x)
+    sent, came = flag(flags, right, rank, world_size), flag(flags, rank, left, world_size)
+    at = tl.arange(0, SLOT)
+    for piece in range(pieces):
+        mine = tl.load(x + piece * SLOT + at)
+        while tl.atomic_add(sent, 0, sem="acquire", scope="sys") % 2 == 1:  # odd: full
+            pass
+        tl.store(to + at, mine)
+        tl.debug_barrier()
+        tl.atomic_add(sent, 1, sem="acq_rel", scope="sys")
+        while tl.atomic_add(came, 0, sem="acquire", scope="sys") % 2 == 0:
+            pass
+        tl.store(out + piece * SLOT + at, tl.load(here + at))
+        tl.debug_barrier()
+        tl.atomic_add(came, 1, sem="release", scope="sys")
+""",
+    ),
+    (
+        "tell_all",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag
+
+
+@triton.jit
+def tell_all(x, out, buffers, flags, rank, world_size, BLOCK: tl.constexpr):  # one barrier for all
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if rank == 0:
+        mine = tl.load(x + at)
+        for other in range(world_size):
+            tl.store(buffer(buffers, other, x) + at, mine)
+        tl.debug_barrier()
+        for other in range(world_size):
+            tl.atomic_xchg(flag(flags, other, 0, world_size), 1, sem="release", scope="sys")
+    while tl.atomic_cas(flag(flags, rank, 0, world_size), 1, 0, sem="acquire", scope="sys") != 1:
+        pass
+    tl.store(out + at, tl.load(buffer(buffers, rank, x) + at))
+""",
+    ),
 ]

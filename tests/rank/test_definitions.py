@@ -52,6 +52,20 @@ model = Model()
     assert "x" not in space
 
 
+def test_a_kernel_comes_back_as_its_decorator_makes_it(space):
+    space["triton"] = SimpleNamespace(jit=lambda function: SimpleNamespace(fn=function))
+    assert replay("@triton.jit\ndef kernel(x):\n    pass") == (["kernel"], [])
+    assert space["kernel"].fn.__name__ == "kernel"
+
+
+def test_a_kernel_is_a_function_for_who_checks_it(space):
+    space["triton"] = SimpleNamespace(jit=lambda function: SimpleNamespace(fn=function))
+    assert definitions.define("@triton.jit\ndef kernel(x):\n    return x", "kernel") == ""
+    assert "which the ranks do not have" in definitions.define("@triton.jit\ndef kernel():\n    tl.load(1)", "kernel")
+    assert definitions.define("kernel = 3", "kernel") == "its cell defines no function kernel"
+    assert definitions.decorated(len) is len
+
+
 def test_nothing_that_communicates_or_writes_is_run_again(space, tmp_path):
     file = tmp_path / "written"
     cell = f"""

@@ -1,7 +1,11 @@
-"""Tools import labkit and one another, never a lesson; torch is on their rank side alone, matplotlib in their plots."""
+"""Tools import labkit and one another, never a lesson; torch is on their rank side alone, matplotlib in their plots.
+
+Triton, which few learners have, is imported by three modules, once `open_symmetric` has found it.
+"""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +18,8 @@ from workbook import METHODS, TOOLS
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 HERE = "workbook.tools"
+WITH_TRITON = [f"{HERE}.rank.{name}" for name in ("compiled", "interpreter", "kernels")]
+READIES_IT = f"{HERE}.rank.symmetric"  # which imports them late, and nothing else of the workbook may
 
 
 def within(name: str, package: str) -> bool:
@@ -33,6 +39,8 @@ def broken(module: str, source: str, is_package: bool = False) -> list[str]:
             or ((library == "torch" or within(name, "labkit.rank") or within(name, f"{HERE}.rank")) and not on_ranks)
             or (library == "matplotlib" and not plots)
             or library == "ipyparallel"
+            or (library == "triton" and module not in WITH_TRITON)
+            or (module != READIES_IT and any(within(name, its) for its in WITH_TRITON))
             or (on_ranks and any(within(name, f"labkit.{room}") for room in ("cluster", "show", "plot")))
         ):
             found.append(f"{module}, line {line}: must not import {name}")
@@ -48,6 +56,32 @@ def test_every_import_in_a_tool_goes_down():
     found = [b for name, f in modules() for b in broken(name, f.read_text(), f.name == "__init__.py")]
     assert modules()
     assert not found, "\n".join(found)
+
+
+def names_triton(node: ast.AST) -> bool:
+    """Whether a node is Triton's name, as a module's or in a string that may be one: not in a sentence."""
+    words = [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+    words += [node.id] if isinstance(node, ast.Name) else []
+    return any(word.partition(".")[0] == "triton" for word in words if " " not in word and "\n" not in word)
+
+
+def test_who_imports_triton_has_it_ready_first():
+    """At the top of `interpreter` and `kernels`; `symmetric` asks whether it is there before it imports the first."""
+    sources = {name: f.read_text() for name, f in modules()}
+    named = {name for name, source in sources.items() if any(map(names_triton, ast.walk(ast.parse(source))))}
+    assert READIES_IT in named
+    assert named <= {READIES_IT, *WITH_TRITON}
+    at_top = [node for node in ast.parse(sources[READIES_IT]).body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert not [node for node in at_top if "interpreter" in ast.unparse(node) or "kernels" in ast.unparse(node)]
+
+
+def test_lessons_import_triton_where_a_rank_runs_them_alone():
+    """The notebook reads their modules too: they stand in for `triton.jit`, and import the rest for types."""
+    for file in sorted((NOTEBOOKS / "workbook").glob("*.py")):
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                assert not [name for name in WITH_TRITON if name in ast.unparse(node)], file.name
+                assert "triton" not in ast.unparse(node), file.name
 
 
 def test_what_lessons_call_by_name_is_there():
@@ -66,6 +100,9 @@ def test_what_lessons_call_by_name_is_there():
         ("workbook.tools.planning.price", "from workbook import lesson15c"),
         ("workbook.tools.rank.window", "from labkit.cluster import engines"),
         ("workbook.tools.sweep.measure", "import ipyparallel"),
+        ("workbook.tools.rank.window", "import triton"),
+        ("workbook.tools.kernels.races", "from triton import language"),
+        ("workbook.tools.rank.window", "from workbook.tools.rank import interpreter"),
     ],
 )
 def test_an_import_that_goes_up_is_found(module: str, source: str):
