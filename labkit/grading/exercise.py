@@ -105,6 +105,8 @@ class Exercise:
             returns is compared, and an AssertionError that it raises is the mistake.
         harness: `harness(fn, *args, **options)`, run on the ranks, takes the place of `setup`, the call and `collect`
             where the function is called more than once, or is watched.
+        reads: `reads(exercise, cell)`, run in the notebook's process once the function is right, returns what is not as
+            asked in the source of its cell; "" for nothing.
         slips: mistakes that a wrong result is traced back to, each with the edit of the solution, (old, new), that
             makes it. It is for functions that only compute, from the same arguments on all ranks.
         picture: a case, or its xs alone, for the card's picture, instead of tokens or the first case.
@@ -136,6 +138,7 @@ class Exercise:
     setup: Callable[..., tuple[Any, ...]] | None = None
     collect: Callable[..., Any] | None = None
     harness: Callable[..., Any] | None = None
+    reads: Callable[[Exercise, str], str] | None = None
     slips: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     picture: Callable[[], Sequence[Any] | Case] | None = None
 

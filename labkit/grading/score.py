@@ -50,6 +50,11 @@ class Score:
         mine = {cost: getattr(self, cost) for cost in COSTS}
         return {c: v for c, v in self.least(exercise).items() if mine[c] is not None and mine[c] < 0.98 * v}
 
+    @property
+    def known(self) -> bool:
+        """Whether any cost is known."""
+        return any(getattr(self, cost) is not None for cost in COSTS)
+
     def believed(self, exercise: Exercise) -> Score:
         """Drop what is below the least: a collective has steps inside, a thread's memory is not seen."""
         nothing: dict[str, Any] = dict.fromkeys(self.below(exercise))

@@ -15,7 +15,12 @@ from labkit.theory.log import Op, place
 from labkit.theory.record import Meeting, Message, Record
 
 # Greys, for colours mean ranks; the legend's words, and the labels on the bars, say the same.
-KINDS = {"send": ("#56606b", "sends"), "recv": ("#b4bec8", "receives"), "collective": ("#868c94", "collectives")}
+KINDS = {
+    "send": ("#56606b", "sends"),
+    "recv": ("#b4bec8", "receives"),
+    "collective": ("#868c94", "collectives"),
+    "flag": ("#d5d9dd", "kernels that wait for a flag"),
+}
 PENDING = "#8a8a84"
 HATCHES = {"waited": "////", "stayed": "\\\\\\\\", "never": "xxx"}
 WORDS = {

@@ -153,7 +153,7 @@ def described(op: Op, n: int) -> str:
     what = f"{op.op}({op.reduce})" if op.reduce else op.op
     if arrow:
         what += f" {arrow} rank {op.peer}" if op.peer is not None else f" {arrow} any rank"
-    elif op.peer is not None:
+    elif op.peer is not None and op.kind == "collective":
         what += f" root {op.peer}"
     size = "" if op.bytes is None else f"{op.bytes} byte{'s' * (op.bytes != 1)}"
     group = "" if arrow or len(op.ranks) == n else f"in the group of {ranks(op.ranks)}"

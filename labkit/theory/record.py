@@ -147,6 +147,8 @@ class Record:
             pairs = ((m.send, m.recv), (m.recv, m.send))
             found += [w for a, b in pairs if a and b for w in _wait(a, [b])]
             found += [w for a, b in pairs if a and not b and a.peer is not None for w in _vain(a, [a.peer])]
+        flags = (op for op in self.calls if op.kind == "flag" and op.peer is not None)
+        found += [w for op in flags for w in _vain(op, [op.peer or 0])]
         return tuple(sorted(found, key=lambda w: -w.seconds))
 
 

@@ -14,7 +14,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
-from workbook.tools.kernels import races
+from workbook.tools.kernels import compiled, races
 
 triton = SimpleNamespace(jit=lambda function: function)  # a rank has Triton, the notebook needs none
 
@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 
 BLOCK = 16  # numbers of a program
 FROM = "from workbook.tools.rank.kernels import "
+
+
+def compiles(exercise, cell):
+    """Return what Triton's compiler refuses of the cell's kernel."""
+    return compiled.refusal(exercise.name, exercise.arguments, cell)
+
+
 KERNELS = {
+    "reads": compiles,
     "forbids": ("collectives", "send"),  # the ranks talk through memory alone
     "needs_messages": False,
     "counts_memory": False,
@@ -62,34 +70,12 @@ def late(memory, call):
         memory.seen.late = 0.002 * (rank == call % world_size)
 
 
-def refused(kernel):
-    """Return what Triton's compiler says of a kernel that the interpreter has just run; "" where it takes it."""
-    from workbook.tools.rank import compiled, interpreter
-
-    def kind(value):
-        if isinstance(value, torch.Tensor):
-            return f"*{compiled.KINDS[str(value.dtype).removeprefix('torch.')]}"
-        return "i32" if isinstance(value, int) else "constexpr"
-
-    given = {name: interpreter.last[name] for name in kernel.arg_names if name in interpreter.last}
-    if len(given) < len(kernel.arg_names):  # a part of a kernel, whose arguments have other names
-        return ""
-    constant = {name for name, of in kernel.fn.__annotations__.items() if "constexpr" in str(of)}
-    types = {name: "constexpr" if name in constant else kind(value) for name, value in given.items()}
-    dtypes = {"fp32": "float32", "fp64": "float64"}
-    told = {name: v if isinstance(v, int) else dtypes.get(str(v), str(v)) for name, v in given.items()}
-    return compiled.refusal(kernel, types, {name: told[name] for name in types if types[name] == "constexpr"})
-
-
-def ordered(kernel, *memories):
-    """Hold what all ranks' kernels did in these memories against the order that flags made; compile the kernel."""
+def ordered(*memories):
+    """Hold what all ranks' kernels did in these memories against the order that flags made."""
     for memory in memories:
         if memory.seen:
             said = races.told(everyones(memory.seen.events))
             assert not said, ". ".join(one[0].upper() + one[1:] for one in said)
-    if memories[0].seen:
-        refusal = everyones(refused(kernel) if rank == 0 else "")[0]
-        assert not refusal, refusal
 
 
 def grid(size):
@@ -101,9 +87,8 @@ def told_all(kernel, x):
     """Launch it once, in a memory of its own."""
     memory, out = opened(x.numel(), x.dtype), torch.full_like(x, -1)
     late(memory, x.numel())
-    kernel = kernel_of(kernel)
-    kernel[(x.numel() // 4,)](x, out, memory.buffers, memory.flags, rank, world_size, 4)
-    ordered(kernel, memory)
+    kernel_of(kernel)[(x.numel() // 4,)](x, out, memory.buffers, memory.flags, rank, world_size, 4)
+    ordered(memory)
     return out
 
 
@@ -164,9 +149,8 @@ def run_barrier(barrier, times, programs=1):
     out = torch.zeros(programs, int(times), world_size, device=device)
     late(memory, int(times))
     tables = memory.buffers, memory.flags
-    barrier = kernel_of(barrier)
-    kernels.exchange_of_the_check[(programs,)](out, *tables, int(times), barrier, rank, world_size)
-    ordered(barrier, memory)
+    kernels.exchange_of_the_check[(programs,)](out, *tables, int(times), kernel_of(barrier), rank, world_size)
+    ordered(memory)
     return out
 
 
@@ -231,7 +215,7 @@ def sums(kernel, *xs, chunks=1):
         tables = memory.buffers, memory.flags
         kernel[programs](x, out, *tables, x.numel(), rank, world_size, accumulator(x.dtype), BLOCK)
         outs.append(out)
-    ordered(kernel, *memories.values())
+    ordered(*memories.values())
     if xs[0].dtype == torch.bfloat16:
         wrong = any(not torch.allclose(out.float(), sum(brought)) for out, *brought in zip(outs, *everyones(xs)))
         assert not wrong, (
@@ -322,7 +306,7 @@ def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
     Hint: After the first meeting nobody but you reads or writes chunk `rank` of your own buffer: put the sum there.
     Hint: `for c in range(world_size):` with `place = c * chunk + at` and `mask = (at < chunk) & (place < size)`.
     Afterwards: (5 − 2/N) S are possible: you need not write your own chunk before you have its sum, nor read again what
-    you have just had. Then two meetings are enough. With more ranks the bytes hardly grow; those of `one_shot` do.
+    you have just had. With more ranks the bytes hardly grow, and those of `one_shot` do.
     """
     chunk = tl.cdiv(size, world_size)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

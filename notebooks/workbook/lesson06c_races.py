@@ -45,7 +45,7 @@ def gathered(kernel, *xs):
         late(memory, call)
         kernel[grid(x.numel())](x, out, memory.buffers, memory.flags, x.numel(), rank, world_size, BLOCK)
         outs.append(out)
-    ordered(kernel, *memories.values())
+    ordered(*memories.values())
     for memory in memories.values():
         of = [row[1] for row in memory.seen.events if row[0] == "load" and row[1] != rank] if memory.seen else []
         others = [theirs for theirs in everyones(of) if theirs]
@@ -60,7 +60,7 @@ def gathered(kernel, *xs):
     difficulty=2,
     inputs=several,
     harness=gathered,
-    least=Least(moved=lambda n, S: (3 * n + 1) * S),
+    least=Least(moved=lambda n, S: (3 * n - 1) * S),
     picture=lambda: [(x,) for x in counting(3, 2)],
 )
 @triton.jit
@@ -102,7 +102,7 @@ def normed(kernel, *xs):
         block = 1 << max(0, width - 1).bit_length()
         kernel[(len(x),)](x, weight, out, memory.buffers, memory.flags, width, rank, world_size, block)
         outs.append(out)
-    ordered(kernel, memory)
+    ordered(memory)
     return outs
 
 
@@ -165,9 +165,8 @@ def passed(kernel, x):
     memory, out = opened(4, x.dtype), torch.full_like(x, -1)
     late(memory, x.numel())
     near = (rank + 1) % world_size, rank, (rank - 1) % world_size
-    kernel = kernel_of(kernel)
-    kernel[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, *near, world_size, 4)
-    ordered(kernel, memory)
+    kernel_of(kernel)[(1,)](x, out, memory.buffers, memory.flags, x.numel() // 4, *near, world_size, 4)
+    ordered(memory)
     return out
 
 
@@ -194,6 +193,7 @@ def broken_pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size
         Case(draws(n, 20, "int64", 1), "five pieces of integers"),
     ],
     harness=passed,
+    picture=lambda: counting(3, 4),
     **KERNELS | {"given": f"{FROM}buffer, flag, signal, tl, triton, until"},
 )
 @triton.jit
@@ -206,7 +206,7 @@ def pass_on(x, out, buffers, flags, pieces, right, rank, left, world_size, SLOT:
     Hint: What may the left neighbour do as soon as the flag is 0?
     Hint: When is the slot no longer needed?
     Hint: Change places: the last line of the loop has to come before the line above it.
-    Afterwards: A flag that says *empty* is a message, too: it releases the reader's loads. NCCL's transports do the
+    Afterwards: A flag that says "empty" is a message, too: it releases the reader's loads. NCCL's transports do the
     same with two counters, a head and a tail, and eight slots, so that the writer seldom has to wait.
     """
     at = tl.arange(0, SLOT)
@@ -229,7 +229,7 @@ def in_a_row(kernel, *xs):
             x, out, memory.buffers, memory.flags, len(x), call, rank, world_size, accumulator(x.dtype), BLOCK
         )
         outs.append(out)
-    ordered(kernel, memory)
+    ordered(memory)
     if memory.seen:
         meetings = sum(row[0] == "barrier" for row in memory.seen.events) / len(xs) / max(1, grid(len(xs[0]))[0])
         assert meetings < 1.5, "it meets more than once in a launch: use two slots in turn instead"
@@ -259,6 +259,7 @@ def broken_in_turn(x, out, buffers, flags, size, call, rank, world_size, ACC: tl
         Case([(x, x) for x in draws(n, 7, "int64", 1)], "two launches, of integers"),
     ],
     harness=in_a_row,
+    picture=lambda: [(x, x + 1) for x in counting(3, 2)],
 )
 @triton.jit
 def in_turn(x, out, buffers, flags, size, call, rank, world_size, ACC: tl.constexpr, BLOCK: tl.constexpr):

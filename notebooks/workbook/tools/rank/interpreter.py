@@ -43,7 +43,6 @@ NEEDED = ("interpreter_semantic", "_InterpreterComparison")  # names in the func
 LOADS, STORES, ATOMICS = "create_masked_load", "create_masked_store", ("create_atomic_cas", "create_atomic_rmw")
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()  # of Seen
-last: dict[str, Any] = {}  # the arguments of the kernel that was launched last
 _running: list[Any] = []  # the kernel that runs, if one does
 _arguments: list[tuple[str, int, int, int]] = []  # of the running kernel: name, first address, end, bytes of a number
 
@@ -61,6 +60,7 @@ class Seen:
         self.memory = weakref.ref(memory)
         self.me = dist.get_rank()
         self.late = 0.0
+        self.spoilt = False  # whether a kernel was broken off in it
         self.forget()
         _open.add(self)
 
@@ -176,13 +176,11 @@ def _launches(function: Callable[..., None]) -> Callable[..., None]:
         given = {**dict(zip(self.arg_names, args, strict=False)), **kwargs}
         tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
         for name, tensor in tensors.items():
-            _refuse_shared(name, tensor)
+            _refuse(name, tensor)
         for seen in list(_open):
             seen.note("launch", seen.me, 0, 0)
         _arguments[:] = [(name, t.data_ptr(), _end(t), t.itemsize) for name, t in tensors.items()]
         _running.append(self.fn)
-        last.clear()
-        last.update({name: given[name] for name in self.arg_names if name in given})
         try:
             with np.errstate(all="ignore"):  # a GPU does not warn either
                 function(self, *args, **kwargs)
@@ -190,6 +188,8 @@ def _launches(function: Callable[..., None]) -> Callable[..., None]:
             raise _cause(error) from None
         except KeyboardInterrupt as error:
             wait_ends(error)
+            for seen in _open:
+                seen.spoilt |= any(t is memory.flags for t in tensors.values() if (memory := seen.memory()))
             raise
         finally:
             _arguments.clear()
@@ -242,9 +242,14 @@ def _calls(function: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _refuse_shared(name: str, tensor: Tensor) -> None:
-    """Refuse a tensor in shared memory: the interpreter writes back all of an argument's memory when it is done."""
+def _refuse(name: str, tensor: Tensor) -> None:
+    """Refuse memory in which a kernel was broken off, and a tensor in it, since all of an argument is written back."""
     storage = tensor.untyped_storage().data_ptr()
+    if any(seen.spoilt and (memory := seen.memory()) and tensor is memory.flags for seen in _open):
+        raise LabError(
+            "A kernel was broken off in this memory, and its flags are as they were then. Open it anew: "
+            "memory = open_symmetric(…), on all ranks."
+        )
     if any(seen.buffers[0].untyped_storage().data_ptr() == storage for seen in _open):
         raise LabError(
             f"The argument {name} lies in symmetric memory. A kernel reaches that by addresses: give it memory.buffers."
@@ -260,9 +265,10 @@ def _end(tensor: Tensor) -> int:
 def _loads(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def load(ptrs: Any, mask: Any, other: Any, *more: Any) -> Any:
-        where = _lies(ptrs, mask.data, "tl.load reads")
+        held = mask.data.astype(bool)  # what is made of whole numbers is a mask, too
+        where = _lies(ptrs, held, "tl.load reads")
         result = function(ptrs, mask, _anything(ptrs) if other is None else other, *more)
-        _noted("load", where, ptrs, mask.data, result.data)
+        _noted("load", where, ptrs, held, result.data)
         return result
 
     return load
@@ -272,15 +278,17 @@ def _anything(ptrs: Any) -> Any:
     """Return what a masked load without `other=` finds where its mask is false: on a GPU that may be any number."""
     dtype = ptrs.get_element_ty()
     kind = triton_interpreter._get_np_dtype(dtype)
-    odd = np.full(ptrs.data.shape, np.nan if np.dtype(kind).kind == "f" else np.iinfo(kind).max // 3 * 2, kind)
+    whole = 0x7FC0 if dtype.is_bf16() else None if np.dtype(kind).kind == "f" else np.iinfo(kind).max // 3 * 2
+    odd = np.full(ptrs.data.shape, np.nan if whole is None else whole, kind)
     return triton_interpreter.TensorHandle(odd, dtype)
 
 
 def _stores(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def store(ptrs: Any, value: Any, mask: Any, *more: Any) -> Any:
-        where = _lies(ptrs, mask.data, "tl.store writes")
-        _noted("store", where, ptrs, mask.data, value.data)
+        held = mask.data.astype(bool)
+        where = _lies(ptrs, held, "tl.store writes")
+        _noted("store", where, ptrs, held, value.data)
         return function(ptrs, value, mask, *more)
 
     return store

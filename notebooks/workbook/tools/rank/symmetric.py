@@ -13,7 +13,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import shlex
+import sys
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,17 +91,24 @@ def need_triton() -> None:
     importlib.invalidate_caches()  # it may have been installed since this process began
     if importlib.util.find_spec("triton") is None:
         raise LabError(
-            "This lesson writes kernels in Triton, which is not installed (250 MB to download, 700 MB on disk). In a "
-            "terminal: .venv/bin/python -m pip install -c constraints.txt -e '.[kernels]'; then run this cell again."
+            "This lesson writes kernels in Triton, which is not installed (200 MB to download, 700 MB on disk). In a "
+            f"terminal: {_pip()}; then run this cell again."
         )
     if not _have_gpus():
         version = metadata.version("triton")
         if NumpyVersion(version) < "3.7.0" and NumpyVersion(np.__version__) >= "2.4.0":
             raise LabError(
                 f"The interpreter of Triton {version} does not know numpy {np.__version__}. In a terminal: "
-                ".venv/bin/python -m pip install 'triton>=3.7'; then run lab = start() again."
+                f"{_pip('triton>=3.7,<4')}; then run lab = start() again."
             )
         importlib.import_module("workbook.tools.rank.interpreter").install()
+
+
+def _pip(newest: str = "") -> str:
+    """Return the command that installs Triton for this Python: a clone's own version, or one of these."""
+    pins = Path(__file__).resolve().parents[4] / "constraints.txt"
+    what = f"-c {shlex.quote(str(pins))} triton" if pins.is_file() and not newest else f"'{newest or 'triton>=3.4,<4'}'"
+    return f"{shlex.quote(sys.executable)} -m pip install {what}"
 
 
 def _on_cpus(size: int, dtype: torch.dtype) -> Symmetric:
