@@ -153,7 +153,7 @@ class Console:
     @STOP
     def grow(self) -> None:
         """Start a rank for each that was left out, and join all, as many as there were at first."""
-        self.recover()
+        self.call("labkit.rank.agent.memory")  # it comes behind a cell that runs still
         if self.engines.left:
             self.engines.state.in_cell()  # should anything below fail, the next cell heals
             self.engines.grow()

@@ -9,7 +9,9 @@ import signal
 import pytest
 
 import labkit
-from labkit import CellError, LabError, StuckError
+from labkit import CellError, LabError, StoppedError, StuckError
+from labkit.cluster.engines import Engines
+from labkit.faces import progress
 from labkit.show.flow import Flow
 from tests.live.processes import eventually, states
 from tests.live.test_healing import controller, killed
@@ -237,6 +239,56 @@ def test_a_new_controller_knows_those_that_are_left(lab, capsys):
     go_on(lab, 0, 2, 3)
     lab.grow()
     go_on(lab, 0, 2, 3, None)
+
+
+def test_a_lab_that_cannot_grow_goes_on_as_it_is_and_grows_later(lab, monkeypatch):
+    loses(lab, 1)
+
+    def none(*_):
+        raise LabError("There is none.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lab._engines.processes, "new_engines", none)
+        with pytest.raises(LabError, match=r"There is none\."):
+            lab.grow()
+    go_on(lab, 0, 2, 3)
+    lab.grow()
+    go_on(lab, 0, 2, 3, None)
+
+
+def test_a_lab_grows_once_the_cell_that_runs_has_ended(lab):
+    loses(lab, 0)
+    lab._console.send("import time\ntime.sleep(1)\ndone = True", range(3))
+    lab.grow()
+    assert lab.pull("globals().get('done')") == [True, True, True, None]
+    go_on(lab, 1, 2, 3, None)
+
+
+def test_stop_while_the_new_ranks_join_is_told_and_leaves_the_lab_well(lab, monkeypatch):
+    loses(lab, 2)
+    really = Engines.join
+
+    def pressed(engines):
+        signal.raise_signal(signal.SIGINT)
+        return really(engines)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Engines, "join", pressed)
+        with pytest.raises(StoppedError):
+            lab.grow()
+    go_on(lab, 0, 1, 3, None)
+
+
+def test_a_program_of_the_cells_is_for_as_many_ranks_as_are_left(lab, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "HERE", tmp_path)
+    lab.run("only = rank", ranks=[0, 2])
+    lab.run("other = rank", ranks=1)
+    loses(lab, 1)
+    lab.run("print(rank)")
+    assert "--nproc-per-node 3" in lab.script("mine.py").text
+    program = (tmp_path / "mine.py").read_text()
+    assert "if rank in (0, 1):" in program
+    assert "other" not in program
 
 
 def test_sub_groups_are_said_to_be_gone(lab):
