@@ -247,7 +247,8 @@ class Lab(Drawing):
         >>> lab.elastic = True    # a rank that dies is left out from now on
         >>> lab.grow()            # later: as many ranks again as there were at first
 
-        The others keep their variables, and are numbered anew in their order: `rank`, `world_size` and `lab.n` change.
+        The group shrinks: the others keep their variables, and are numbered anew in their order, so that `rank`,
+        `world_size` and `lab.n` change.
         What dies in a check, a sweep or a race is started anew all the same.
         """
         return self._console.elastic
