@@ -240,6 +240,31 @@ class Lab(Drawing):
         """
         self._console.recover(by_hand=True)
 
+    @property
+    def elastic(self) -> bool:
+        """Whether the others go on without a rank that dies, as a smaller group, and it is not started anew.
+
+        >>> lab.elastic = True    # a rank that dies is left out from now on
+        >>> lab.grow()            # later: as many ranks again as there were at first
+
+        The group shrinks: the others keep their variables, and are numbered anew in their order, so that `rank`,
+        `world_size` and `lab.n` change.
+        What dies in a check, a sweep or a race is started anew all the same.
+        """
+        return self._console.elastic
+
+    @elastic.setter
+    def elastic(self, wanted: bool) -> None:
+        self._console.elastic = bool(wanted)
+
+    def grow(self) -> None:
+        """Start a new rank for each that an elastic lab has left out, and join it behind the others.
+
+        A new rank has the functions, classes and imports of your cells, and no variables: send it what it needs. A lab
+        that has all its ranks is left alone.
+        """
+        self._console.grow()
+
     def stop(self) -> None:
         """End all ranks and everything that they started; no process and no file is left."""
         if self.running:

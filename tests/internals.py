@@ -29,10 +29,10 @@ def names(module: ModuleType) -> set[str]:
 
 
 def users(module: ModuleType) -> dict[str, set[str]]:
-    """Which modules of labkit use each of its names."""
+    """Which modules of labkit and of the workbook use each of its names."""
     own = module.__name__.rpartition(".")[2]
     found: dict[str, set[str]] = {name: set() for name in names(module)}
-    for file in (ROOT / "labkit").rglob("*.py"):
+    for file in (*(ROOT / "labkit").rglob("*.py"), *(ROOT / "notebooks" / "workbook").rglob("*.py")):
         user = ".".join(file.relative_to(ROOT).with_suffix("").parts)
         text = file.read_text()
         for node in ast.walk(ast.parse(text)) if own in text or user == module.__name__ else ():

@@ -243,10 +243,12 @@ def test_a_trial_of_nccl_takes_the_gpus_time(monkeypatch):
         x.fill_(3)
 
     monkeypatch.setattr(nccl_trial.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(nccl_trial.torch_internals, "forecast", lambda call, group, device: 0.2)
     order = {"backend": "nccl", "nbytes": 16, "rank": 0, "ranks": 2}
     told = nccl_trial.trial(order, 1, {}, None)
     assert told["seconds"] == pytest.approx([0.25] * nccl_trial.REPEAT)
     assert told["right"]
+    assert told["forecast"] == 0.2
 
 
 def test_a_run_for_the_picture_takes_as_long_as_its_result_is_on_its_way(monkeypatch):

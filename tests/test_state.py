@@ -27,3 +27,9 @@ def test_a_rank_that_was_started_anew_is_fresh_until_all_have_joined_and_replace
     assert (state.ended, state.fresh, state.replaced) == ({}, {1}, {1})
     state.joined()
     assert (state.fresh, state.replaced) == (set(), {1})
+
+
+def test_ranks_that_are_left_have_new_numbers_and_what_was_known_of_them_stays():
+    state = State(ended={1: "SIGKILL"}, replaced={0, 1, 3}, fresh={3})
+    state.left_out([0, 2, 3])
+    assert (state.ended, state.replaced, state.fresh) == ({}, {0, 2}, {2})

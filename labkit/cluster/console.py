@@ -19,7 +19,7 @@ from labkit.floor import file_limit, time_limits
 from labkit.floor.errors import LabError, StoppedError, StuckError
 from labkit.floor.words import alike, ranks, sentence
 from labkit.outcome.advice import advice
-from labkit.outcome.outcome import Outcome
+from labkit.outcome.outcome import Healed, Note, Outcome
 from labkit.outcome.phrases import healed
 from labkit.outcome.sentences import judge
 from labkit.outcome.text import merge
@@ -38,6 +38,8 @@ class Console:
         self.engines = engines
         self.draw = draw  # shows who waited for whom, beside the error of a cell that was cut short
         self.ran: list[int] = []  # the ranks that the last cell was sent to
+        self.elastic = False  # the others go on without a rank that dies in a cell, or between two
+        self._now: list[int | None] = []  # the number that each rank of the last cell has by now
         self.outcome: Outcome | None = None  # what became of the last cell; None while it runs
         self.sent: Any = None  # ipyparallel's result of the last cell
 
@@ -54,7 +56,10 @@ class Console:
         """
         if not makes_group:
             self.recover()
-        self.ran, self.outcome = list(ranks), None
+        n = self.engines.n
+        if not (ranks := [r for r in ranks if r < n]):
+            raise LabError(f"This lab has only the ranks 0 to {n - 1} now. Choose among them, or call lab.grow().")
+        self.ran, self.outcome, self._now = ranks, None, list(range(n))
         self.sent = self.engines.execute(code, ranks, part_of)
         return self.sent
 
@@ -76,15 +81,16 @@ class Console:
         self.outcome = outcome
         self.engines.ended(result, outcome.well)
         show(outcome, by_rank)
-        self.finish(outcome, self.records() if outcome.behind or outcome.ended in ("stuck", "stopped") else [])
+        logs = self.records() if outcome.behind or outcome.ended in ("stuck", "stopped") else []
+        self.finish(outcome, logs, shrink=self.elastic)
         return outcome
 
     def records(self) -> list[dict[str, Any] | None]:
         """Return what each rank recorded of the last cell: {} where it had no part, None where it does not answer."""
-        told = self.engines.ask("records", self.ran, time_limits.RECORDS_COME)
-        return [
-            told[r] if isinstance(told.get(r), dict) else None if r in self.ran else {} for r in range(self.engines.n)
-        ]
+        here = {r: now for r in self.ran if (now := self._now[r]) is not None}
+        told = self.engines.ask("records", here.values(), time_limits.RECORDS_COME)
+        of = {r: told[now] for r, now in here.items() if isinstance(told[now], dict)}
+        return [of.get(r, None if r in self.ran else {}) for r in range(len(self._now) or self.engines.n)]
 
     def seen(self) -> Outcome | None:
         """Return what became of the last cell, or what becomes of it where it still runs, or was not waited for."""
@@ -104,7 +110,7 @@ class Console:
         self.finish(outcome)
         return [outcome.answers[r] for r in which]
 
-    def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> None:
+    def finish(self, outcome: Outcome, logs: Sequence[dict[str, Any] | None] = (), shrink: bool = False) -> None:
         """Raise the error that a cell or a call ended with, once the ranks are healed."""
         engines, state = self.engines, self.engines.state
         state.in_cell()  # should anything below fail, the next cell heals
@@ -118,7 +124,7 @@ class Console:
             error.notes += advice(outcome, state.replaced, [cell.code for cell in engines.cells], here)
             error.notes += filter(None, [engines.refusals.told()])
             broken = bool(outcome.misfit or outcome.behind)
-            error.notes += map(healed, heal(engines, [r.rank for r in outcome.ranks], broken))
+            error.notes += map(healed, self._heal([r.rank for r in outcome.ranks], broken, shrink=shrink))
             raise error
 
     @STOP
@@ -133,8 +139,25 @@ class Console:
         found = [f"{ranks(rs)} had died ({how})" for how, rs in alike(engines.dead()).items()]
         if condition is Condition.APART:
             found.append("the lab's process group no longer joined all ranks")  # which rank left first is not known
-        if notes := heal(engines, self.ran, free=by_hand or condition is Condition.UNHEALED):
+        here = [now for r in self.ran if (now := self._now[r]) is not None]
+        free = by_hand or condition is Condition.UNHEALED
+        if notes := self._heal(here, free=free, shrink=self.elastic):
             print(sentence([*([] if by_hand else found), *map(healed, notes)]))
+
+    def _heal(self, ran: Sequence[int], broken: bool = False, free: bool = False, shrink: bool = False) -> list[Note]:
+        notes = heal(self.engines, ran, broken, free, shrink)
+        for were in (note.ranks for note in notes if note.what is Healed.SHRUNK):
+            self._now = [were.index(r) if r in were else None for r in self._now]
+        return notes
+
+    @STOP
+    def grow(self) -> None:
+        """Start a rank for each that was left out, and join all, as many as there were at first."""
+        self.call("labkit.rank.agent.memory")  # it comes behind a cell that runs still
+        if self.engines.left:
+            self.engines.state.in_cell()  # should anything below fail, the next cell heals
+            self.engines.grow()
+            print(sentence([*map(healed, self._heal((), broken=True))]))
 
 
 def show(outcome: Outcome, by_rank: bool = False) -> None:

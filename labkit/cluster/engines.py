@@ -15,6 +15,7 @@ from typing import Any
 from IPython.core.getipython import get_ipython
 
 from labkit.cluster import requests
+from labkit.cluster.oom_kills import Memory
 from labkit.cluster.process import Process
 from labkit.cluster.processes import Processes
 from labkit.cluster.ranks import Member, Ranks
@@ -41,7 +42,10 @@ class Engines(Ranks):
         super().__init__(limit, processes)
         self.guarded = True  # ranks compare their calls before they make them
         self.cells: deque[Cell] = deque(maxlen=CELLS)  # that were sent
+        self.were: list[int] = []  # the numbers that the ranks had before they were joined for the last time
         self._at: list[int] = []  # the number of each rank's host, where there are several
+        self._local: list[int] = []  # the number of each rank on its host, which chooses its GPU
+        self.left: list[tuple[int, int]] = []  # host and number there of ranks that were left out
         self._store: Path | None = None
         self._failing: list[int] = []  # ranks that could not join by themselves, and not for what a learner can mend
         self.gpu = SharedGpu(self)
@@ -58,7 +62,9 @@ class Engines(Ranks):
         try:
             gpus = self.processes.start(say) if processes.owner else self.processes.gpus()
             n, self.backend, self._at = choose(gpus)
-            self.gpu.begin(self._at or [0] * n, gpus)
+            at = self._at or [0] * n
+            self._local = [at[:r].count(h) for r, h in enumerate(at)]
+            self.gpu.begin(at, gpus)
             say(f"Starting {n} ranks …")
             old = self.client.ids
             self._ids = self.processes.new_engines(n, self._at)
@@ -161,19 +167,53 @@ class Engines(Ranks):
             where |= self.ask("where", silent, 0.1)
         return where
 
-    def _replace(self) -> None:
-        """Start a new engine for each dead rank, under the same rank; the group is joined separately."""
+    def _replace(self, shrink: bool) -> None:
+        """Start a new engine for each dead rank, or leave it out with `shrink`; the group is joined separately."""
         gone = sorted(self.dead())
         if not gone:
             return
         for r in gone:
             requests.forget(self.client, self._ids[r])
+        if shrink and len(gone) < self.n:
+            self._leave_out(gone)
+            return
         at = [self._at[r] for r in gone] if self._at else []
         self.processes.revive(at)
         for r, eid in zip(gone, self.processes.new_engines(len(gone), at), strict=True):
             self._ids[r] = eid
             if (old := self._held.pop(r, None)) and old.runs():  # on a host that was out of reach for a while
                 old.send(signal.SIGKILL)
+            self.state.started_anew(r)
+
+    def _leave_out(self, gone: list[int]) -> None:
+        """Number the ranks that are left anew, in their order; each keeps its process, its variables and its GPU."""
+        kept = [r for r in range(self.n) if r not in gone]
+        for r in gone:
+            if (old := self._held.pop(r, None)) and old.runs():
+                old.send(signal.SIGKILL)
+            self.left.append((self._at[r] if self._at else 0, self._local[r]))
+        self._ids, self._local = self.ids(kept), [self._local[r] for r in kept]
+        self._at = [self._at[r] for r in kept] if self._at else []
+        self._held = {i: self._held[r] for i, r in enumerate(kept) if r in self._held}
+        self._memory = Memory()
+        for cell in self.cells:
+            cell.ranks = [i for i, r in enumerate(kept) if r in cell.ranks]
+        self.cells = deque((cell for cell in self.cells if cell.ranks), CELLS)
+        self.were = [self.were[r] for r in kept]
+        self.state.left_out(kept)
+
+    def grow(self) -> None:
+        """Start an engine for each rank that was left out, after the others; the group is joined separately."""
+        n, at = self.n, [host for host, _ in self.left] if self._at else []
+        self.processes.revive(at)
+        self._ids += self.processes.new_engines(len(self.left), at)
+        self._at += at
+        self._local += [local for _, local in self.left]
+        self.left = []
+        for cell in self.cells:
+            if len(cell.ranks) == n:  # all ranks have its definitions
+                cell.ranks = range(self.n)
+        for r in range(n, self.n):
             self.state.started_anew(r)
 
     def join(self) -> bool:
@@ -186,7 +226,7 @@ class Engines(Ranks):
         shares, timeout = self.gpu.shares(at), self.group_timeout
         count = next(COUNT) if self.members else 1
         alike, last = (self.n, self.backend, store, timeout), (self.gpu.direct, count)
-        args = {r: (self.guarded, r, *alike, at[:r].count(h), shares[r], *last) for r, h in enumerate(at)}
+        args = {r: (self.guarded, r, *alike, local, shares[r], *last) for r, local in enumerate(self._local)}
         outcome = self.call("labkit.rank.agent.prepare", args, time_limits.RANKS_JOIN, self.together, "waits")
         if not outcome.well:
             causes = [c for c in root_cause(outcome)[0] if c.ename != "KeyboardInterrupt"]
@@ -225,12 +265,16 @@ class Engines(Ranks):
         in_cell = [r for r, where in running.where.items() if where.get("line")]
         running.release(running.pending() if failed else (), in_cell)
 
-    def rejoin(self) -> list[int]:
-        """Replace dead ranks, join all to a new group, and return the replaced; the others keep their variables."""
+    def rejoin(self, shrink: bool = False) -> list[int]:
+        """Replace dead ranks, join all to a new group, and return the replaced; the others keep their variables.
+
+        With `shrink` the others go on without those that are dead, unless all are.
+        """
         failing = set(range(self.n))  # the ranks that failed by themselves in every attempt
+        self.were = list(range(self.n))
         for attempt in range(4):
             self.gpu.end_lost()
-            self._replace()
+            self._replace(shrink)
             replaced = sorted(self.state.fresh)
             if self.join():
                 return replaced

@@ -12,11 +12,13 @@ from labkit.outcome.counts import differ
 from labkit.outcome.outcome import Healed, Note
 
 
-def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False) -> list[Note]:
+def heal(
+    engines: Engines, ran: Sequence[int], broken: bool = False, free: bool = False, shrink: bool = False
+) -> list[Note]:
     """Find and mend a dead controller or rank, a rank without the group, or out of step in it; return what was done.
 
     `ran` are the ranks that the last cell ran on. With `broken` a group counts as out of step; with `free` ranks that
-    are still in a cell are released from it.
+    are still in a cell are released from it. With `shrink` the others go on without ranks that are dead.
     """
     notes: list[Note] = []
     lost = engines.lost()
@@ -36,9 +38,12 @@ def heal(engines: Engines, ran: Sequence[int], broken: bool = False, free: bool 
     if not (lost or busy or out_of_step or gone or apart):
         engines.state.settled()
         return []
-    replaced = engines.rejoin()
+    n, replaced = engines.n, engines.rejoin(shrink)
+    were = tuple(engines.were)
     notes += given_back(engines, replaced)
     engines.state.settled()
+    if engines.n < n:
+        notes.append(Note(Healed.SHRUNK, were, engines.n))
     kept = tuple(r for r in range(engines.n) if r not in replaced)
     notes.append(Note(Healed.JOINED, kept, engines.n))
     return notes + [Note(Healed.SUBGROUPS)] * any(g["groups"] > 1 for g in groups.values())

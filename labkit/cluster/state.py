@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -58,3 +59,8 @@ class State:
         self.ended.pop(rank, None)
         self.replaced.add(rank)
         self.fresh.add(rank)
+
+    def left_out(self, kept: Sequence[int]) -> None:
+        """Note that those of the ranks that had ended have no place any more, and the others new numbers."""
+        self.ended = {}
+        self.replaced, self.fresh = ({i for i, r in enumerate(kept) if r in its} for its in (self.replaced, self.fresh))

@@ -81,6 +81,7 @@ class Healed(Enum):
     TURNS = auto()  # ranks take turns on the GPU from now on
     ANEW = auto()  # ranks were started again
     JOINED = auto()  # the process group was, once more
+    SHRUNK = auto()  # it was joined without ranks that had ended: `ranks` are the others, as they were numbered
     SUBGROUPS = auto()  # they went with the old group
 
 

@@ -40,6 +40,7 @@ HEALED = {
     Healed.TURNS: "from now on the ranks take turns on the GPU: {why}",
     Healed.ANEW: "{ranks} {was} started anew{back}, without variables{lost}",
     Healed.JOINED: "the process group is joined again{kept}",
+    Healed.SHRUNK: "{ranks} {goes} on {without}{now}",
     Healed.SUBGROUPS: "sub-groups are gone with the old group: make them again",
 }
 
@@ -109,8 +110,11 @@ def healed(note: Note) -> str:
 
     >>> healed(Note(Healed.ANEW, (1,), back=("step", "Model"), lost=("x",)))
     'rank 1 was started anew, with step and Model again, without variables (x is lost)'
+    >>> healed(Note(Healed.SHRUNK, (0, 2, 3), 3))
+    'ranks 0, 2, 3 go on as a group of 3, and are ranks 0–2 from now on'
     """
     kept = {0: "", note.of: "; all variables are kept"}.get(len(note.ranks), "; the other ranks keep their variables")
+    now = ranks(range(note.of))
     return HEALED[note.what].format(
         ranks=ranks(note.ranks),
         was="was" if len(note.ranks) == 1 else "were",
@@ -118,6 +122,9 @@ def healed(note: Note) -> str:
         lost=f" ({named(note.lost)} {'is' if len(note.lost) == 1 else 'are'} lost)" if note.lost else "",
         kept=kept,
         why=note.why,
+        goes="goes" if note.of == 1 else "go",
+        without="alone" if note.of == 1 else f"as a group of {note.of}",
+        now="" if note.ranks == tuple(range(note.of)) else f", and {'is' if note.of == 1 else 'are'} {now} from now on",
     )
 
 

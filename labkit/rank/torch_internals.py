@@ -123,6 +123,19 @@ def calls_counted(group: Any) -> int:
     return int(group._get_sequence_number_for_group())
 
 
+def forecast(call: Callable[[], Any], group: Any, device: torch.device) -> float | None:
+    """Return the seconds that a group's backend itself forecasts for what `call` calls, of which nothing is run.
+
+    NCCL alone does, and not for every call; None where there is no forecast.
+    """
+    try:
+        with distributed_c10d._time_estimator(group, device) as told:
+            call()
+    except NotImplementedError:
+        return None
+    return told.estimated_time / 1e6 if told.estimated_time is not None and told.estimated_time >= 0 else None
+
+
 def receives_from_any(work: Any) -> bool:
     """Tell whether a Work is a receive that takes from whichever rank sends."""
     return bool(work._get_op_type() == RECV_ANYSOURCE)

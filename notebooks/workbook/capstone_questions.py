@@ -139,6 +139,25 @@ add in an order that may change from run to run; then equal to rounding is what 
 """,
 )
 
+without_a_rank = ask("""
+Each of four ranks holds a whole copy of a small model, and they share the 240 rows of every batch: 60 rows for each.
+After 15 training steps rank 1 dies. The other three go on as a group of three, with 80 rows for each, and without a
+checkpoint. How does their loss go on, compared with that of four ranks that nobody disturbs?
+( ) it jumps up: a quarter of what was learnt is gone
+    > That would be true if each rank held a quarter of the model. Each holds all of it, and rank 1 had nothing that the
+    others lack.
+( ) it goes on a little higher: three ranks learn less from a batch than four
+    > That would be true if every rank kept to its 60 rows. Three shares of 80 rows are the whole batch again.
+( ) it goes on as before, if the learning rate is lowered by a quarter
+    > Some lower it when batches get smaller. Here the batch is as large as ever, and so is the step to take.
+(x) it goes on as before, up to rounding
+( ) it goes on as before, to the last bit
+    > That would be true if the same numbers were added in the same order. Three partial sums are rounded differently
+    from four.
+Why: As before, up to rounding. The weights are whole on every rank, and the mean gradient of the 240 rows is the same
+however many ranks add it up. What changes is the time: each of three ranks computes a third more.
+""")
+
 killed_while_saving = ask("""
 In the second run rank 1 is killed while it writes its part of the checkpoint of step 30: half of the bytes are on the
 disk. Checkpoints are saved every ten steps, and the run began at step 0. How many finished training steps have to be

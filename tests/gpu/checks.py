@@ -48,6 +48,7 @@ from tests.gpu.lane import (
 from tests.gpu.primitives import GIVEN, NOT_ON_GLOO, PRIMITIVES, primitive
 from tests.live.notebook import ENOUGH, Notebook
 from tests.live.processes import carrying, eventually
+from workbook.tools import nccl
 
 CONTEXT = 1300  # MiB that a rank needs on the GPU, and some more
 TEN = 3 if CPU else 10  # times each fault
@@ -108,6 +109,16 @@ def timed(size: int) -> Callable[[Lane], float]:
         return max(took)
 
     return run
+
+
+def forecast(lane: Lane) -> float:
+    """Seconds of an all-reduce in processes of its own; NCCL's own forecast and labkit's model are noted."""
+    (one,), _ = nccl.run([{}], 2, 2**24, "gloo" if CPU else "nccl", GPUS)
+    assert one.right, "the sum is wrong"
+    assert one.forecast is None or one.forecast > 0
+    expected = nccl.expected(one, 2, GPUS)
+    lane.note = "; ".join(f"{who} {1e6 * told:,.1f} µs" for who, told in expected.items()) or "nothing is forecast"
+    return one.seconds
 
 
 # -- what others could reach, and what is left ------------------------------------------------------------------------
@@ -258,6 +269,7 @@ def checks() -> Iterator[Check]:
         yield Check("Stop", mode, stopped, TEN, cannot=why)
         yield Check("a rank is killed", mode, killed, TEN, cannot=why)
         yield Check("a device-side assert", mode, asserted, TEN, cannot=why or ONLY_GPU)
+        yield Check("a forecast of 16 MiB", mode, forecast, 1, ALONE, why)
         yield Check("the kernel is killed", mode, kernel_killed, 3, cannot=why)
     for path in BOOKS:
         left_out = CPU and not path.name.startswith(REHEARSED)

@@ -179,6 +179,16 @@ class Everywhere(Launcher):
         assert eventually(lambda: states(notebook)[2] == "dead")
         alive(notebook, (2,))
 
+    def test_an_elastic_lab_goes_on_without_a_rank_and_grows_on_its_host(self, notebook):
+        notebook.run("lab.elastic = True")
+        cell = notebook.run("%%px\nif rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ndist.barrier()")
+        assert "ranks 0, 1, 3 go on as a group of 3, and are ranks 0–2 from now on" in cell.traceback
+        assert [row.host for row in table(notebook)] == ["na", "na", "nb"]
+        assert notebook.run("%%px\nassert keep == [100, 101, 103][rank]\nkeep = 100 + rank").status == "ok"
+        assert notebook.run("lab.elastic = False\nlab.grow()").status == "ok"
+        assert notebook.value("lab.pull('os.environ[\"LOCAL_RANK\"]')") == "['0', '1', '1', '0']"
+        alive(notebook, (3,))
+
     @pytest.fixture
     def decoys(self, three, notebook) -> Iterator[list[Process]]:
         """On head, a process for each rank that has the same pid as that rank has on its host."""

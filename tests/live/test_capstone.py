@@ -201,7 +201,7 @@ def ran(lab, tmp_path_factory: pytest.TempPathFactory) -> Ran:
             if "after_the_kill.reveal()" in source:  # later cells use the name again
                 losses["resumed columns"] = on_rank_0(lab, "resumed")
                 saved = on_rank_0(lab, "sorted(os.listdir(folder))")
-    for name in ("one_process", "undisturbed", "piped", "resumed", "without_moments"):
+    for name in ("one_process", "undisturbed", "piped", "resumed", "without_moments", "all_four", "three_for_a_while"):
         losses[name] = on_rank_0(lab, name)
     return Ran(said.getvalue(), ended, losses, saved)
 
@@ -210,8 +210,17 @@ def ran(lab, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 def test_ranks_are_really_killed_and_the_lab_names_them(ran: Ran):
     assert ran.ended == ["rank 1 died (SIGKILL)"]
     assert "rank 2 died (SIGKILL)" in ran.said, "a cell that goes on"
+    assert "rank 1 died (SIGKILL)\n" in ran.said, "of four ranks that hold a copy each"
     assert re.search(r"the old group: (KeyError|ValueError|RuntimeError)", ran.said)
     assert "30 ['part-0.pt', 'part-1.pt.new'" in ran.said, "half a part, and no mark"
+
+
+@pytest.mark.slow
+def test_three_ranks_and_a_new_one_have_the_losses_of_four(ran: Ran):
+    assert "ranks 0, 2, 3 go on as a group of 3, and are ranks 0–2 from now on" in ran.said
+    assert "Rank 3 was started anew" in ran.said
+    assert len(ran.losses["all_four"]) == 40
+    assert ran.losses["three_for_a_while"] == pytest.approx(ran.losses["all_four"], rel=1e-4)
 
 
 @pytest.mark.slow

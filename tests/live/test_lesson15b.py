@@ -9,8 +9,9 @@ import pytest
 import labkit
 from labkit.content import exercises
 from labkit.floor.errors import LabError
+from labkit.floor.words import seconds
 from tests.live.lesson_cells import code, run_cells
-from workbook.tools import nccl, nccl_log, topology
+from workbook.tools import costs, nccl, nccl_log, topology
 from workbook.tools.nccl import Trials, machine
 
 OTHER_WAYS = {
@@ -158,7 +159,8 @@ def test_without_a_gpu_a_recorded_log_is_shown_and_called_so(monkeypatch):
     trials = Trials([{"NCCL_ALGO": "Ring"}])
     first, *calls = repr(trials).splitlines()
     assert first.startswith(
-        "No NVIDIA GPU here: nothing was run. Recorded elsewhere, with no algorithm forced (4 ranks share "
+        "No NVIDIA GPU here: nothing was run, and NCCL forecasts nothing. Recorded elsewhere, with no algorithm forced "
+        "(4 ranks share "
     )
     assert f"NCCL {trials.log.version})" in first
     assert "all-reduce of 4 B: tree, LL, channel 0" in calls
@@ -176,6 +178,21 @@ def test_a_trial_says_that_its_ranks_share_a_gpu(monkeypatch):
         "NCCL's own choice: all-reduce of 4 B: tree, LL, channel 0, 61 µs",
     ]
     assert machine("p4d") == topology.find("p4d")
+
+
+def test_nccls_forecast_and_labkits_model_stand_beside_the_clock(monkeypatch):
+    """With stand-ins for the trial and the driver: two ranks, each on an H200 of its own."""
+    monkeypatch.setattr(nccl, "nvidia_smi", lambda *_: "GPU 0: NVIDIA H200 (UUID: a)\nGPU 1: NVIDIA H200 (UUID: b)\n")
+    forced = {"NCCL_ALGO": "Tree"}
+    tried = [nccl.Tried({}, 2**20, 42e-6, True, (), 38.2e-6), nccl.Tried(forced, 2**20, 61e-6, True, (), None)]
+    monkeypatch.setattr(nccl, "run", lambda *_, seen: (tried, None))
+    model = seconds(costs.estimate("all_reduce", 2**20, 2, costs.H200))
+    assert repr(Trials([{}, forced])).splitlines()[1:] == [
+        f"NCCL's own choice: not in the log, 42 µs; NCCL forecasts 38.2 µs; costs.estimate has {model}",
+        "NCCL_ALGO=Tree: not in the log, 61 µs",
+    ]
+    monkeypatch.setattr(nccl, "nvidia_smi", lambda *_: "GPU 0: NVIDIA Strange\n")
+    assert nccl.modelled() is None
 
 
 def test_with_a_driver_this_machine_is_shown(tmp_path, monkeypatch):

@@ -218,17 +218,20 @@ def test_no_diagnosis_hangs_on_words(name, rewritten):
 
 
 class Engines(SimpleNamespace):
-    """Three ranks, of which the last one has died and the controller too."""
+    """Four ranks: the last one has died, and the controller; another one dies as they join, and is left out."""
 
-    n, cells, state = 3, (), State()
+    n, cells, state, were = 4, (), State(), [0, 1, 3]
     gpu = SimpleNamespace(lost=list, daemon_died=lambda: False, told=lambda: HEALED[1:5])
+
+    def rejoin(self, shrink: bool) -> list[int]:
+        self.n = 3
+        return [2]
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         groups = {"steps": {}, "compared": {}, "groups": 2, "joined": True}
         answers = {
             "lost": True,
             "dead": {2: "SIGKILL"},
-            "rejoin": [2],
             "ask": {0: groups, 1: groups},
             "call": SimpleNamespace(ended="", answers={2: {"back": ["f"], "lost": ["x"]}}),
         }
@@ -242,6 +245,7 @@ HEALED = [
     Note(Healed.LOST_GPU, (2,)),
     Note(Healed.TURNS, why="no daemon"),
     Note(Healed.ANEW, (2,), back=("f",), lost=("x",)),
+    Note(Healed.SHRUNK, (0, 1, 3), 3),
     Note(Healed.JOINED, (0, 1), 3),
     Note(Healed.SUBGROUPS),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import sys
@@ -152,6 +153,26 @@ def test_all_groups_are_aborted_in_one_call(world):
 
 
 # -- calls in a group ---------------------------------------------------------------------------------------------
+
+
+@relies_on(internals, "forecast")
+def test_gloo_forecasts_nothing_and_nothing_is_run(world):
+    ran = []
+    assert internals.forecast(lambda: ran.append(1), world, torch.device("cpu")) is None
+    assert ran == []
+
+
+@relies_on(internals, "forecast")
+@pytest.mark.parametrize(("said", "seconds"), [(12.5, 12.5e-6), (-1000.0, None), (None, None)])
+def test_a_backends_forecast_is_in_seconds_and_nccls_sign_of_an_error_is_none(world, monkeypatch, said, seconds):
+    @contextlib.contextmanager
+    def estimator(group, device):
+        told = internals.distributed_c10d._TimeEstimator()
+        yield told
+        told.estimated_time = said
+
+    monkeypatch.setattr(internals.distributed_c10d, "_time_estimator", estimator)
+    assert internals.forecast(lambda: None, world, torch.device("cpu")) == seconds
 
 
 @relies_on(internals, "calls_counted", "backend_of")

@@ -22,7 +22,7 @@ from typing import Any
 from labkit.floor import words
 from labkit.floor.errors import LabError
 from labkit.theory import gpu_sharing
-from workbook.tools import nccl_log, topology
+from workbook.tools import costs, nccl_log, topology
 from workbook.tools.child_command import Tied, tied
 from workbook.tools.nccl_log import Call, Log
 
@@ -41,13 +41,17 @@ def machine(otherwise: str) -> topology.Topology:
 
 @dataclass(frozen=True)
 class Tried:
-    """One setting: its environment, bytes, the slowest rank's median seconds, whether sums were right, its calls."""
+    """One setting: its environment, bytes, the slowest rank's median seconds, whether sums were right, its calls.
+
+    `forecast` is how many seconds NCCL itself expects; None where it does not say.
+    """
 
     setting: Mapping[str, str]
     nbytes: int
     seconds: float
     right: bool
     calls: tuple[Call, ...]
+    forecast: float | None = None
 
 
 class Trials:
@@ -57,6 +61,8 @@ class Trials:
     and a log that was recorded on one is quoted instead. `ranks` processes are started for it and end with it; the
     lab's own ranks are not asked. Times are the GPU's own. With fewer GPUs than ranks they share a GPU over sockets:
     times then say nothing about NCCL's bandwidth. `log` is what NCCL logged (or the quoted log), for `labkit.draw`.
+    Beside a time stand NCCL's own forecast (torch asks it for one), and what `costs.estimate` has for as many of this
+    machine's GPUs, each rank on its own. Without a GPU there is neither.
     """
 
     def __init__(self, settings: Sequence[Mapping[str, str]], ranks: int = 2, size: int = 2**20) -> None:
@@ -71,7 +77,8 @@ class Trials:
 
     def __repr__(self) -> str:
         if not self.gpus:
-            lines = [f"No NVIDIA GPU here: nothing was run. Recorded elsewhere, with no algorithm forced ({FROM}):"]
+            here = "No NVIDIA GPU here: nothing was run, and NCCL forecasts nothing."
+            lines = [f"{here} Recorded elsewhere, with no algorithm forced ({FROM}):"]
             return "\n".join([*lines, *(_told(call) for call in self.log.calls)])
         shared = gpu_sharing.said([r % self.gpus for r in range(self.ranks)]) or f"{self.ranks} ranks, each on its GPU"
         lines = [f"{shared}, NCCL {self.log.version or 'of an unknown version'}"]
@@ -79,8 +86,26 @@ class Trials:
             asked = " ".join(f"{k}={v}" for k, v in one.setting.items()) or "NCCL's own choice"
             how = "; ".join(_told(call) for call in one.calls) or "not in the log"
             wrong = "" if one.right else " WRONG SUMS"
-            lines.append(f"{asked}: {how}, {words.seconds(one.seconds)}{wrong}")
+            told = [
+                words.seconds(one.seconds),
+                *(f"{who} {words.seconds(s)}" for who, s in expected(one, self.ranks, self.gpus).items()),
+            ]
+            lines.append(f"{asked}: {how}, {'; '.join(told)}{wrong}")
         return "\n".join(lines)
+
+
+def expected(one: Tried, ranks: int, gpus: int) -> dict[str, float]:
+    """Return the seconds that models have for an all-reduce, by their names; those that say nothing are absent."""
+    found = {} if one.forecast is None else {"NCCL forecasts": one.forecast}
+    if gpus >= ranks and not one.setting and (cluster := modelled()) is not None:
+        found["costs.estimate has"] = costs.estimate("all_reduce", one.nbytes, ranks, cluster)
+    return found
+
+
+def modelled() -> costs.Cluster | None:
+    """Return the cluster of `costs` that has GPUs such as this machine's; None where no such is known."""
+    names = nvidia_smi("-L")
+    return costs.RENTED[max(known, key=len)] if (known := [name for name in costs.RENTED if name in names]) else None
 
 
 def nvidia_smi(*asked: str) -> str:
@@ -136,7 +161,7 @@ def run(
         seconds = max(sorted(one["seconds"])[len(one["seconds"]) // 2] for one in each)
         size = each[0]["nbytes"]
         calls = tuple(c for c in heard.calls if c.nbytes == size) if heard else ()
-        tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls))
+        tried.append(Tried(setting, size, seconds, all(one["right"] for one in each), calls, each[0]["forecast"]))
     return tried, heard
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from labkit.rank import torch_internals
 from labkit.rank.clock import stopwatch
 
 REPEAT = 5
@@ -47,6 +48,7 @@ def main() -> None:
 def trial(order: dict[str, Any], k: int, setting: dict[str, str], meet: dist.ProcessGroup) -> dict[str, Any]:
     """Run setting k; return its bytes, the seconds of each repetition (the GPU's own), and whether every sum was right.
 
+    Beside them stand the seconds that NCCL itself forecasts, from the communicator that was timed: None with Gloo.
     Each setting has a size of its own, so that its lines can be told apart in the log.
     """
     gpu = order["backend"] == "nccl"
@@ -63,8 +65,9 @@ def trial(order: dict[str, Any], k: int, setting: dict[str, str], meet: dist.Pro
         dist.barrier(group=meet)
         seconds.append(stopwatch(lambda: dist.all_reduce(x, group=group), 1, gpu)[1])
         right = right and bool((x == order["ranks"] * (order["ranks"] + 1) / 2).all())
+    forecast = torch_internals.forecast(lambda: dist.all_reduce(x, group=group), group, x.device)
     dist.destroy_process_group(group)
-    return {"nbytes": x.numel() * 4, "seconds": seconds[1:], "right": right}
+    return {"nbytes": x.numel() * 4, "seconds": seconds[1:], "right": right, "forecast": forecast}
 
 
 if __name__ == "__main__":
