@@ -58,7 +58,7 @@ def execute(client: Any, code: str, engines: list[int], metadata: dict[str, Any]
     from ipyparallel import AsyncResult
 
     content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}
-    sent = [kernel_internals.execute(client, e, content, metadata or {}) for e in engines]
+    sent = [kernel_internals.execute(client, e, content, metadata) for e in engines]
     return AsyncResult(client, sent, fname="%px", targets=engines, owner=True)
 
 

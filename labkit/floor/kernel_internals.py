@@ -103,9 +103,9 @@ def ask_agent(client: Any, engine: int, kind: str, content: dict[str, Any]) -> A
     return client._send(client._control_stream, kind, content=content, ident=client._engines[engine].encode())
 
 
-def execute(client: Any, engine: int, content: dict[str, Any], metadata: dict[str, Any]) -> Any:
+def execute(client: Any, engine: int, content: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """Send an engine a cell with these settings; the future of its reply."""
-    to = {"ident": client._engines[engine].encode(), "metadata": metadata, "track_outstanding": True}
+    to = {"ident": client._engines[engine].encode(), "metadata": metadata or {}, "track_outstanding": True}
     return client._send(client._mux_stream, "execute_request", content=content, **to)
 
 

@@ -175,7 +175,7 @@ def prepare(guarded: bool, rank: int, world_size: int, *meeting: Any) -> dict[st
             "span": span,
         },
     )
-    debugger.install(shell())
+    debugger.install(shell(), rank)
     return {**facts, **memory()}
 
 

@@ -13,8 +13,6 @@ from queue import SimpleQueue
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
 from labkit.floor.errors import LabError
 from labkit.floor.source_lines import is_cell
 from labkit.rank import group, patience
@@ -199,7 +197,7 @@ def told(*lines: str) -> dict[str, Any]:
     return _prompt.wire.put(*lines)
 
 
-def install(shell: Any) -> None:
+def install(shell: Any, rank: int) -> None:
     """Put what a rank has to do at breakpoint() in the place of what would wait for ever, once a process."""
     if getattr(sys.breakpointhook, "labs", False):
         return
@@ -212,7 +210,7 @@ def install(shell: Any) -> None:
         wanted = asked()
         if wanted is None:
             raise LabError(PLAIN)
-        if dist.get_rank() not in wanted["ranks"]:
+        if rank not in wanted["ranks"]:
             return
         if threading.current_thread() is not threading.main_thread():
             raise LabError(BESIDE)
@@ -223,7 +221,7 @@ def install(shell: Any) -> None:
         if (wanted := asked()) is not None:
             patience.begin()
             _prompt = Prompt(Wire())
-            if wanted["first"] and dist.get_rank() in wanted["ranks"]:
+            if wanted["first"] and rank in wanted["ranks"]:
                 _prompt.at_first_line()
 
     def end(_: Any = None) -> None:
