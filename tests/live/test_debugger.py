@@ -11,7 +11,6 @@ import pytest
 from tests.live.notebook import Notebook
 from tests.live.processes import Trace, eventually
 
-LIMIT = 0.5  # start(timeout=): what no rank that waits for one at a prompt is held to
 SUM = "%%px --debug 1\nx = torch.ones(2)\ndist.all_reduce(x)\nprint(int(x[0]), keep == 100 + rank)"
 AFTER = "%%px\ny = torch.ones(1)\ndist.all_reduce(y)\nprint(int(y), keep == 100 + rank)"
 WAIT = "ranks 0, 2 wait in all_reduce (line 3)\n"
@@ -24,7 +23,7 @@ pair = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
 @pytest.fixture(scope="module")
 def notebook():
     with Notebook() as notebook:
-        notebook.value(f"from labkit import start\nlab = start(3, timeout={LIMIT})")
+        notebook.value("from labkit import start\nlab = start(3, timeout=20)")
         notebook.value("%px keep = int(torch.tensor(100 + rank))")
         yield notebook
 
@@ -115,10 +114,14 @@ def test_only_ranks_of_the_cell_may_stop(notebook):
 
 def test_ranks_wait_for_one_at_a_prompt_longer_than_any_limit_of_the_labs(notebook):
     def thinks():
-        time.sleep(3 * max(LIMIT, 1.0))  # a wait that nobody can end is freed after a second
+        time.sleep(4)  # a wait that nobody can end is freed after a second
         notebook.type("c")
 
-    cell, _ = typed(notebook, SUM, thinks)
+    notebook.value("lab._engines.limit = 2")
+    try:
+        cell, _ = typed(notebook, SUM, thinks)
+    finally:
+        notebook.value("lab._engines.limit = 20")
     assert (cell.error, cell.stdout.splitlines()[-1]) == ("", "ranks 0–2 │ 3 True")
     healthy(notebook)
 
@@ -126,7 +129,9 @@ def test_ranks_wait_for_one_at_a_prompt_longer_than_any_limit_of_the_labs(notebo
 def test_torchs_own_limits_are_lifted_and_come_back(notebook):
     notebook.value(GROUP)
     limits = "[g._get_backend(torch.device('cpu')).options._timeout for g in (dist.group.WORLD, pair)]"
-    before = notebook.run(f"%px --targets 0 print({limits})").stdout
+    told = f"%%px --targets 0\nprint({limits})"
+    before = notebook.run(told).stdout
+    assert before == "rank 0 │ [datetime.timedelta(seconds=200), datetime.timedelta(microseconds=500000)]\n"
 
     def thinks():
         time.sleep(1.5)
@@ -144,8 +149,8 @@ def test_torchs_own_limits_are_lifted_and_come_back(notebook):
     code = f"%%px --debug 1\nmore = dist.new_group([0, 1])\nif rank == 0: print({limits.replace('pair', 'more')})"
     cell, _ = typed(notebook, code, thinks)
     assert cell.stdout.endswith("rank 0 │ [datetime.timedelta(days=30), datetime.timedelta(days=30)]\n")
-    assert notebook.run(f"%px --targets 0 print({limits})").stdout == before
-    assert "days=30" not in notebook.run(f"%px --targets 0 print({limits.replace('pair', 'more')})").stdout
+    assert notebook.run(told).stdout == before
+    assert notebook.run(told.replace("pair", "more")).stdout == before.replace("microseconds=500000", "seconds=1800")
 
 
 def test_a_rank_that_goes_on_is_held_to_the_limits_again(notebook):
@@ -204,7 +209,7 @@ def test_a_rank_that_dies_at_its_prompt_is_told_at_once_and_replaced(notebook):
     cell, _ = typed(notebook, SUM.replace(", keep == 100 + rank", ""), lambda: os.kill(pid, signal.SIGKILL))
     assert cell.error == "CellError: rank 1 died (SIGKILL)"
     assert "rank 1 was started anew" in cell.traceback
-    notebook.value("%px --targets 1 keep = 101")
+    notebook.value("%%px --targets 1\nkeep = 101")
     healthy(notebook)
 
 
@@ -214,7 +219,7 @@ def test_another_rank_that_dies_is_told_at_the_prompt(notebook):
     assert len(prompts) == 2
     assert "rank 0 died (SIGKILL)" in cell.stdout
     assert cell.error.startswith("CellError: rank 0 died (SIGKILL)")
-    notebook.value("%px --targets 0 keep = 100")
+    notebook.value("%%px --targets 0\nkeep = 100")
     healthy(notebook)
 
 

@@ -1,11 +1,10 @@
-"""A rank's debugger in code that runs as IPython runs a cell, statement by statement; its lines are typed beforehand."""
+"""A rank's debugger in code that runs as IPython runs a cell, by statements; what is typed is given beforehand."""
 
 from __future__ import annotations
 
 import ast
 import linecache
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -47,7 +46,10 @@ class Typed(debugger.Wire):
 def typed(*lines: str, code: str = CODE, first: bool = True) -> tuple[str, dict]:
     """What the debugger says while a cell runs and these lines are typed; and the cell's names."""
     prompt = debugger.Prompt(wire := Typed(*lines))
-    here: Callable[[], None] = lambda: prompt.here(sys._getframe(1))
+
+    def here() -> None:
+        prompt.here(sys._getframe(1))
+
     space = {"__name__": "__main__", "here": here}
     run(DOUBLE, space, EARLIER)
     if first:
