@@ -27,6 +27,7 @@ class Debugger:
         self.chosen = list(chosen)
         self._at: int | None = None  # the rank whose prompt is shown
         self._told: dict[int, dict[str, Any]] = {}  # what each rank has said of itself, when last asked
+        self._known = dict.fromkeys(chosen, 0)  # so many characters of a rank have come
         self._text: dict[int, str] = {}  # what it has said to the learner, and is not shown yet
         self._prompt: dict[int, str] = {}  # with which it asks
         self._place: dict[int, str] = {}  # what it said when it stopped last
@@ -45,8 +46,9 @@ class Debugger:
 
         Return None where no rank stands, "" where one does and the cell goes on.
         """
-        self._hear(running, {r: () for r in self.chosen if r in running.pending()})
-        standing = [r for r, its in self._told.items() if its["stands"]]
+        pending = [r for r in self.chosen if r in running.pending()]
+        self._hear(running, dict.fromkeys(pending, ()))
+        standing = [r for r in pending if r in self._told and self._told[r]["stands"]]
         if not standing:
             return None
         if any(its["left"] for its in self._told.values()):
@@ -71,15 +73,15 @@ class Debugger:
         return ""
 
     def _hear(self, running: Running, lines: dict[int, tuple[str, ...]]) -> None:
-        """Send ranks these lines, and take what they say; one that does not answer says what it said."""
-        questions = {r: running.ranks.put("debug", [r], *typed)[r] for r, typed in lines.items()}
-        if not any(lines.values()):
-            self._told = {r: its for r, its in self._told.items() if r in lines}
+        """Send ranks these lines, and take what they say; until one answers, it is not known to stand."""
+        questions = {r: running.ranks.put("debug", [r], self._known[r], *typed)[r] for r, typed in lines.items()}
+        self._told = {r: its | {"stands": its["stands"] and r not in lines} for r, its in self._told.items()}
         for r, question in questions.items():
             its = question.answer(time_limits.AGENT_ANSWERS) if question else None
             if its is None:
                 continue
             said = its["said"]
+            self._known[r] += len(said)
             if its["stands"] and said:
                 said, end, self._prompt[r] = said.rpartition("\n")
                 said += end

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -414,7 +415,7 @@ def end() -> bool:
     return True
 
 
-ACTIONS = {
+ACTIONS: dict[str, Callable[..., Any]] = {
     "where": where,
     "abort": abort,
     "interrupt": interrupt,

@@ -38,12 +38,10 @@ class Wire:
         self.stands = self.left = False
         self.stop = 0  # counts the places where the rank has stopped
         self._lines: SimpleQueue[str] = SimpleQueue()
-        self._text: list[str] = []
-        self._whole = threading.Lock()
+        self._text = ""
 
     def write(self, text: str) -> int:
-        with self._whole:
-            self._text.append(text)
+        self._text += text
         return len(text)
 
     def flush(self) -> None:
@@ -57,20 +55,19 @@ class Wire:
         finally:
             self.stands = False
 
-    def put(self, *lines: str) -> dict[str, Any]:
-        """Hand over lines that were typed, and tell whether the rank stands now, and what it has said since.
+    def put(self, known: int, *lines: str) -> dict[str, Any]:
+        """Hand over lines that were typed, and tell whether the rank stands now, and what it has said.
 
-        The last line of what is said is the prompt, where the rank stands. `left` is whether it was told to quit.
+        That is without the `known` first characters: where an answer is lost, the next one has all of it. The last line
+        is the prompt, where the rank stands. `left` is whether it was told to quit.
         """
         for line in lines:
             self.stands = False  # before it is taken: until the next prompt the rank does not stand
             self._lines.put(line)
         stands = self.stands  # asked first: all that was said before is there
-        with self._whole:
-            said = "".join(self._text)
-            whole = len(said) if stands else said.rfind("\n") + 1
-            self._text = [said[whole:]]
-        return {"stands": stands, "stop": self.stop, "said": said[:whole], "left": self.left}
+        said = self._text[known:]
+        said = said if stands else said[: said.rfind("\n") + 1]
+        return {"stands": stands, "stop": self.stop, "said": said, "left": self.left}
 
 
 class Prompt(Pdb):
@@ -192,9 +189,9 @@ def stands() -> bool:
     return _prompt.wire.stands
 
 
-def told(*lines: str) -> dict[str, Any]:
+def told(known: int, *lines: str) -> dict[str, Any]:
     """Take lines that were typed, and tell what has become of it: see `Wire.put`."""
-    return _prompt.wire.put(*lines)
+    return _prompt.wire.put(known, *lines)
 
 
 def install(shell: Any, rank: int) -> None:

@@ -39,7 +39,7 @@ class Typed(debugger.Wire):
         self.left_over = [f"{line}\n" for line in lines]
 
     def readline(self) -> str:
-        assert self.left_over, f"it stops once more: {''.join(self._text)}"
+        assert self.left_over, f"it stops once more: {self._text}"
         return self.left_over.pop(0)
 
 
@@ -61,7 +61,7 @@ def typed(*lines: str, code: str = CODE, first: bool = True) -> tuple[str, dict]
         prompt.clear_all_breaks()
     assert not wire.left_over, "all that was typed was taken"
     wire.stands = True
-    return wire.put()["said"].replace("(Pdb) ", ""), space
+    return wire.put(0)["said"].replace("(Pdb) ", ""), space
 
 
 def test_it_stops_at_the_first_line_and_steps_from_statement_to_statement():
@@ -127,7 +127,7 @@ def test_an_error_stops_where_it_is_raised():
 def test_quitting_is_told_and_ends_nothing_by_itself():
     prompt = debugger.Prompt(debugger.Wire())
     assert [prompt.onecmd(line) for line in ("q", "quit", "exit", "EOF")] == [False] * 4
-    assert prompt.wire.put()["left"]
+    assert prompt.wire.put(0)["left"]
 
 
 @pytest.mark.parametrize("line", ["run", "restart", "interact"])
@@ -156,8 +156,9 @@ def test_an_interrupt_at_the_prompt_leaves_it(monkeypatch):
 def test_a_line_that_is_given_means_that_the_rank_stands_no_more():
     wire = debugger.Wire()
     wire.write("> line 1\n(Pdb) ")
-    assert wire.put() == {"stands": False, "stop": 0, "said": "> line 1\n", "left": False}
+    assert wire.put(0) == {"stands": False, "stop": 0, "said": "> line 1\n", "left": False}
     wire.stands = True
-    assert wire.put()["said"] == "(Pdb) "
-    assert wire.put("n\n")["stands"] is False
+    assert wire.put(9)["said"] == "(Pdb) "
+    assert wire.put(15, "n\n")["stands"] is False
     assert wire.readline() == "n\n"
+    assert wire.put(0)["said"] == "> line 1\n", "an answer that was lost is told once more"
