@@ -273,6 +273,13 @@ def test_in_a_plain_cell_a_breakpoint_raises_and_says_what_to_write(notebook, ca
     healthy(notebook)
 
 
+def test_a_thread_beside_the_cell_is_not_stopped_and_says_so(notebook):
+    code = "from threading import Thread\nbeside = Thread(target=lambda: breakpoint())\nbeside.start()\nbeside.join()"
+    cell = notebook.run(f"%%px --debug 1\n{code}\nprint('on')")
+    assert "LabError: breakpoint() stops what a cell itself runs, not a thread beside it." in cell.stderr
+    assert (cell.error, cell.stdout) == ("", "ranks 0–2 │ on\n")
+
+
 def test_after_a_cell_that_was_debugged_a_plain_one_is_plain(notebook):
     typed(notebook, SUM, "b 4", "c", "c")
     assert notebook.run("%%px\nimport sys\nprint(sys.gettrace())").stdout == "ranks 0–2 │ None\n"
