@@ -56,3 +56,29 @@ def test_after_a_widgets_action_the_kernel_has_its_own_handler_again_however_it_
     else:
         between_cells.after_the_cell(action)
     assert heard == ["before", "action", "after"]
+
+
+def test_a_press_ends_the_wait_for_a_line_and_counts():
+    button = stop_button.Stop()
+    with button:
+        assert button.answer(lambda: "n") == "n"
+        assert button.answer(lambda: button.press(signal.SIGINT, None)) is None
+        assert (button.pressed, button.answer(lambda: "not asked, for Stop was pressed")) == (1, None)
+        assert button.taken()
+
+
+def test_who_is_called_away_from_a_prompt_has_not_pressed_stop():
+    button = stop_button.Stop()
+    with button:
+        button.call_away()  # nobody is asked
+        assert button.answer(button.call_away) is None
+        assert (button.pressed, button.answer(lambda: "p x")) == (0, "p x")
+
+
+def test_after_an_error_of_what_asks_a_press_is_noted_as_ever():
+    button = stop_button.Stop()
+    with button:
+        with pytest.raises(ZeroDivisionError):
+            button.answer(lambda: str(1 / 0))
+        button.press(signal.SIGINT, None)
+        assert button.taken()

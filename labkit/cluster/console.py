@@ -12,7 +12,7 @@ from IPython.display import publish_display_data
 from labkit.cluster.engines import Engines
 from labkit.cluster.healing import heal
 from labkit.cluster.live_line import Line
-from labkit.cluster.run import Running, run
+from labkit.cluster.run import Running, Talk, run
 from labkit.cluster.state import Condition
 from labkit.cluster.stop_button import STOP
 from labkit.floor import file_limit, time_limits
@@ -49,7 +49,14 @@ class Console:
         return self.collect(self.send(code, ranks, part_of, makes_group))
 
     @STOP
-    def send(self, code: str, ranks: Sequence[int], part_of: Cell | None = None, makes_group: bool = False) -> Any:
+    def send(
+        self,
+        code: str,
+        ranks: Sequence[int],
+        part_of: Cell | None = None,
+        makes_group: bool = False,
+        metadata: dict[str, Any] | None = None,
+    ) -> Any:
         """Bring back what died since the last cell, then send this one, and return ipyparallel's AsyncResult.
 
         Ranks are not joined before a cell that `makes_group`: a learner may leave the lab's to make one by hand.
@@ -60,18 +67,23 @@ class Console:
         if not (ranks := [r for r in ranks if r < n]):
             raise LabError(f"This lab has only the ranks 0 to {n - 1} now. Choose among them, or call lab.grow().")
         self.ran, self.outcome, self._now = ranks, None, list(range(n))
-        self.sent = self.engines.execute(code, ranks, part_of)
+        self.sent = self.engines.execute(code, ranks, part_of, metadata)
         return self.sent
 
     @STOP
     def collect(
-        self, result: Any, progress_after: float = 2.0, by_rank: bool = False, signal: str | int | None = None
+        self,
+        result: Any,
+        progress_after: float = 2.0,
+        by_rank: bool = False,
+        signal: str | int | None = None,
+        talk: Talk = lambda _: None,
     ) -> Outcome:
         """Wait for a cell that was sent, show its output, heal what it broke, raise its error if it has one."""
         progress = Progress(progress_after)
         self.engines.state.in_cell()
         try:
-            outcome = run(self.engines.running(result), watch=progress.show, signal=signal)
+            outcome = run(self.engines.running(result), watch=progress.show, signal=signal, talk=talk)
         finally:
             progress.clear()
         if outcome.behind:  # a pool's thread may have been about to begin with what it was given

@@ -100,14 +100,16 @@ class Engines(Ranks):
 
     # -- running something --------------------------------------------------------------------------------------
 
-    def execute(self, code: str, ranks: Sequence[int], part_of: Cell | None = None) -> Any:
+    def execute(
+        self, code: str, ranks: Sequence[int], part_of: Cell | None = None, metadata: dict[str, Any] | None = None
+    ) -> Any:
         """Send a cell to these ranks, or a part of one that is known already, and return ipyparallel's AsyncResult."""
         cell = part_of or self.remember(code, ranks)
         cell.well = None
         self.refusals.note()
         self._memory.note({r: held.pid for r, held in self._held.items() if isinstance(held, Process)})
         self.processes.guard()
-        result = requests.execute(self.client, code, self.ids(ranks))
+        result = requests.execute(self.client, code, self.ids(ranks), metadata)
         cell.sent = list(result.msg_ids)
         return result
 

@@ -14,10 +14,16 @@ from IPython.core.magic import Magics, cell_magic, magics_class
 from IPython.core.magic_arguments import parse_argstring
 
 from labkit.cluster.console import Console
+from labkit.cluster.debugger import Debugger
 from labkit.cluster.stop_button import STOP
+from labkit.floor import kernel_internals
+from labkit.floor.errors import LabError
+from labkit.floor.words import ranks
 from labkit.theory.cells import makes_group
 
 OPTIONS = re.compile(r"\s--(?:(means)[ =](\w+)|(root)[ =](\d+)|(predict))(?=\s|$)")
+
+DEBUG = re.compile(r"(?:^|\s)--debug(?:[ =]+(?!-)(\S+))?(?=\s|$)")
 
 TWO_NAMES = re.compile(r"(?!not )[A-Za-z_]\w* +[A-Za-z_]\w*")
 
@@ -27,6 +33,7 @@ class LabMagics(ParallelMagics):
 
     def __init__(self, shell: Any, console: Console) -> None:
         self.console = console
+        self._debugger: Debugger | None = None  # of the cell that begins
         everyone = range(console.engines.n)
         super().__init__(shell, console.engines.client[:])
         self.view.block = True
@@ -42,7 +49,10 @@ class LabMagics(ParallelMagics):
         def numbered(line: str, cell: str) -> Any:
             if not cell.lstrip().startswith("%%"):  # a cell magic for the ranks must stay their first line
                 cell = _under("px", line, cell)
+            stops, line = _debug(line)
             args = parse_argstring(self.cell_px, line)
+            if stops is not None:
+                return self._debugged(stops, line, cell, args)
             if not args.local:
                 return cell_px(line, cell)
             result = cell_px(line.replace("--local", "--noblock"), cell)
@@ -56,6 +66,29 @@ class LabMagics(ParallelMagics):
 
         return numbered
 
+    def _debugged(self, stops: str, line: str, cell: str, args: Any) -> Any:
+        """Run a cell in which the ranks stop that `--debug` names, where they can be asked for what is typed."""
+        if not stops:
+            raise UsageError("Say which rank is to stop: %%px --debug 1. Several are --debug 0,2.")
+        if args.block is False or args.local:
+            option = "--local" if args.local else "--noblock"
+            raise LabError(f"%%px --debug waits for what you type: leave {option} out, or take lab.why() and print().")
+        kernel = getattr(self.shell, "kernel", None)
+        if kernel is not None and not kernel_internals.takes_input(kernel):
+            raise LabError(
+                "%%px --debug asks for commands in the cell, and none can be typed where a program runs the notebook. "
+                "Run the cell in JupyterLab, or take --debug out and use print() and lab.why()."
+            )
+        chosen = self._eval_target_str(stops, "--debug")
+        ran = self._eval_target_str(args.targets) if args.targets is not None else self.view.targets
+        if absent := set(chosen) - set(ran):
+            raise UsageError(f"--debug {stops}: {ranks(absent)} would not run this cell. Choose among its --targets.")
+        self._debugger = Debugger(chosen)
+        try:
+            return self.cell_px(line, cell)
+        finally:
+            self._debugger = None
+
     def line_px(self, line: str = "") -> None:
         """Run the rest of its line on the ranks."""
         if not line.strip():
@@ -64,8 +97,8 @@ class LabMagics(ParallelMagics):
             )
         self.parallel_execute(line)
 
-    def _eval_target_str(self, ts: str) -> list[int]:
-        """Read `--targets`, which names ranks and not engines: 2, 0,3, [0,3], 1:3, ::2 or all."""
+    def _eval_target_str(self, ts: str, option: str = "--targets") -> list[int]:
+        """Read an option which names ranks and not engines: 2, 0,3, [0,3], 1:3, ::2 or all."""
         n = self.console.engines.n
         try:
             if ":" in ts:
@@ -77,10 +110,10 @@ class LabMagics(ParallelMagics):
                 value = ast.literal_eval(ts)
                 ranks = [value] if isinstance(value, int) else [int(r) for r in value]
         except (ValueError, SyntaxError, TypeError):
-            raise UsageError(f"--targets {ts}: give ranks, such as 2, 0,3, 1:3 or all.") from None
+            raise UsageError(f"{option} {ts}: give ranks, such as 2, 0,3, 1:3 or all.") from None
         bad = [r for r in ranks if not -n <= r < n]
         if bad or not ranks:
-            raise UsageError(f"--targets {ts}: this lab has the ranks 0 to {n - 1}. Choose among them.")
+            raise UsageError(f"{option} {ts}: this lab has the ranks 0 to {n - 1}. Choose among them.")
         return sorted({r % n for r in ranks})
 
     def result(self, line: str = "") -> None:
@@ -100,13 +133,21 @@ class LabMagics(ParallelMagics):
         signal_on_interrupt: str | int | None = None,
     ) -> Any:
         with STOP:
-            result = self.last_result = self.console.send(cell, self.view.targets, makes_group=makes_group(cell))
+            debugger = self._debugger
+            told = debugger.request(cell) if debugger else None
+            result = self.last_result = self.console.send(
+                cell, self.view.targets, makes_group=makes_group(cell), metadata=told
+            )
             if save_name:
                 self.shell.user_ns[save_name] = result
             if not (self.view.block if block is None else block) and not STOP.wished:
                 return result
             wait = self.progress_after_seconds if progress_after is None else progress_after
-            self.console.collect(result, 0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
+            how = (0.0 if stream_output else wait, groupby == "engine", signal_on_interrupt)
+            if debugger is None:
+                self.console.collect(result, *how)
+            else:
+                self.console.collect(result, -1.0, *how[1:], talk=debugger.talk)
             return None
 
 
@@ -177,6 +218,12 @@ def register(shell: Any, console: Console, *shows: Callable[..., Any]) -> LabMag
 
 def _whole_cell(name: str, line: str = "") -> NoReturn:
     raise UsageError(f"%{name} stands over a whole cell: write %%{name} {line}".rstrip() + ", with two %.")
+
+
+def _debug(line: str) -> tuple[str | None, str]:
+    """Take `--debug` out of a line: the ranks that it names, "" for none, None where it does not stand there."""
+    found = DEBUG.search(line)
+    return (None, line) if found is None else (found[1] or "", DEBUG.sub(" ", line).strip())
 
 
 def _under(magic: str, line: str, cell: str) -> str:

@@ -77,14 +77,14 @@ class Ranks:
     def ids(self, ranks: Iterable[int]) -> list[int]:
         return [self._ids[r] for r in ranks]
 
-    def ask(self, do: str, ranks: Iterable[int], timeout: float) -> dict[int, Any]:
+    def ask(self, do: str, ranks: Iterable[int], timeout: float, *args: Any) -> dict[int, Any]:
         """Ask the ranks' agents, which also answer while the main thread is blocked; None for one that is silent."""
-        return {r: question and question.answer(timeout) for r, question in self.put(do, ranks).items()}
+        return {r: question and question.answer(timeout) for r, question in self.put(do, ranks, *args).items()}
 
-    def put(self, do: str, ranks: Iterable[int]) -> dict[int, Question | None]:
+    def put(self, do: str, ranks: Iterable[int], *args: Any) -> dict[int, Question | None]:
         """Ask the ranks' agents, and return the questions without waiting; None for a rank that has died."""
         dead = self.dead()
-        return {r: requests.ask(self.client, do, self._ids[r]) if r not in dead else None for r in ranks}
+        return {r: requests.ask(self.client, do, self._ids[r], *args) if r not in dead else None for r in ranks}
 
     # -- health -------------------------------------------------------------------------------------------------
 

@@ -46,19 +46,19 @@ class Question:
         return None
 
 
-def ask(client: Any, do: str, engine: int) -> Question | None:
+def ask(client: Any, do: str, engine: int, *args: Any) -> Question | None:
     """Ask an engine's agent on the control channel; None where there is no such engine any more."""
     if engine not in kernel_internals.engines(client):
         return None
-    return Question(do, engine, kernel_internals.ask_agent(client, engine, "labkit_request", {"do": do}))
+    return Question(do, engine, kernel_internals.ask_agent(client, engine, "labkit_request", {"do": do, "with": args}))
 
 
-def execute(client: Any, code: str, engines: list[int]) -> Any:
+def execute(client: Any, code: str, engines: list[int], metadata: dict[str, Any] | None = None) -> Any:
     """Send a cell, and return ipyparallel's AsyncResult. Where it fails, cells that wait behind it still run."""
     from ipyparallel import AsyncResult
 
     content = {"code": code, "silent": False, "user_expressions": {"groups": GROUPS}, "stop_on_error": False}
-    sent = [kernel_internals.execute(client, e, content) for e in engines]
+    sent = [kernel_internals.execute(client, e, content, metadata) for e in engines]
     return AsyncResult(client, sent, fname="%px", targets=engines, owner=True)
 
 

@@ -38,6 +38,8 @@ class Awake:
 
 
 Watch = Callable[[float, "Running"], Any]  # is called now and then with the seconds so far
+# Lets ranks that stand at a prompt have a line, or waits for it. Returns None where none stands, or why the cell ends.
+Talk = Callable[["Running"], str | None]
 
 
 class Running:
@@ -108,6 +110,10 @@ class Running:
         hopeless = counted and len(waits) == len(self.where)  # no rank is left that computes
         limit = self.ranks.limit
         return min(waits) > min(time_limits.DEADLOCK_SURE, limit) if hopeless else max(waits) > limit
+
+    def rest(self) -> None:
+        """Let all waits count from now on alone: a rank stands at a prompt."""
+        self._since.clear()
 
     def _import(self, now: float) -> bool:
         """Tell whether a rank imports a library, and not for ever; one that does not answer does what it did before."""
@@ -289,13 +295,15 @@ def run(
     watch: Watch = lambda *_: None,
     signal: Any = None,
     press: Press = "ends it",
+    talk: Talk = lambda _: None,
 ) -> Outcome:
     """Wait for a cell or a call to its end, or free its ranks where it cannot end; the group is not healed here.
 
     Stop ends it as well, unless its `press` waits, and so does taking longer than `limit` seconds, in which a rank's
     import of a library does not count. The outcome says that it was stopped, and nothing else hears of the press then.
+    While `talk` finds a rank at a prompt, no limit counts.
     """
-    ended = _wait(running, limit, watch, press)
+    ended = _wait(running, limit, watch, press, talk)
     if ended in ("", "lost"):
         return running.outcome(ended, **_now())
     if ended != "stuck" or SILENT in running.where.values():
@@ -305,7 +313,7 @@ def run(
     return running.outcome(ended, **fate)
 
 
-def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
+def _wait(running: Running, limit: float, watch: Watch, press: Press, talk: Talk) -> str:
     """Wait until all ranks have finished, or as long as that makes sense; return why it does not, or ""."""
     began = looked = running.awake()
     imported = 0.0
@@ -321,6 +329,11 @@ def _wait(running: Running, limit: float, watch: Watch, press: Press) -> str:
         hurry = press != "waits" and STOP.pressed != presses  # asked first: a press in between is the next round's
         if STOP.taken() if press == "ends it" else press != "waits" and STOP.wished:
             return "stopped"
+        if (why := talk(running)) is not None:
+            running.rest()
+            if why:
+                return why
+            continue
         if (hurry and now - began > time_limits.CELL_LEFT) or now - began - imported > limit:
             return "slow"
         if now - looked < time_limits.RANKS_LOOK:

@@ -43,6 +43,8 @@ class Stop:
         self._early = 0  # presses after a cell's request came and before its code began
         self._depth = 0
         self._before: Any = None
+        self._asks = False  # the learner is asked for a line, which waits until KeyboardInterrupt ends it
+        self._called = False  # away from there, and not by a press
 
     @property
     def pressed(self) -> int:
@@ -63,12 +65,37 @@ class Stop:
     def press(self, signum: int, frame: FrameType | None) -> None:
         """Handle SIGINT: note it in a block, raise it in the learner's code; else it has come too late."""
         if self._depth:
-            self.presses += 1
+            called, self._called = self._called, False
+            self.presses += not called
+            if self._asks:
+                self._asks = False
+                raise KeyboardInterrupt
         elif _learners(frame):
             importer = _importer(frame)
             source_lines.interrupt(importer or frame, returns=importer is not None)
         else:
             self._early += 1
+
+    def answer(self, ask: Callable[[], str]) -> str | None:
+        """Return what `ask` returns, which waits for the learner; None after Stop, or once `call_away` was called."""
+        line = None
+        self._called = False
+        try:
+            self._asks = True
+            line = None if self.wished else ask()
+            self._asks = False
+        except KeyboardInterrupt:
+            return None
+        except BaseException:
+            self._asks = False
+            raise
+        return line
+
+    def call_away(self) -> None:
+        """From another thread: let the main thread ask no longer."""
+        if self._asks:
+            self._called = True
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def __enter__(self) -> Stop:
         if _in_main_thread():

@@ -57,6 +57,11 @@ def cell_awaits(kernel: Any) -> bool:
     return lock is not None and lock.locked()
 
 
+def takes_input(kernel: Any) -> bool:
+    """Tell whether who sent the cell that runs lets it ask for what is typed: not where a program runs a notebook."""
+    return bool(getattr(kernel, "_allow_stdin", False))
+
+
 def answer_where_asked(comm: Any) -> None:
     """Let the thread handle a widget's message that it was sent to, not the one that last answered for the widget.
 
@@ -98,9 +103,9 @@ def ask_agent(client: Any, engine: int, kind: str, content: dict[str, Any]) -> A
     return client._send(client._control_stream, kind, content=content, ident=client._engines[engine].encode())
 
 
-def execute(client: Any, engine: int, content: dict[str, Any]) -> Any:
+def execute(client: Any, engine: int, content: dict[str, Any], metadata: dict[str, Any] | None = None) -> Any:
     """Send an engine a cell with these settings; the future of its reply."""
-    to = {"ident": client._engines[engine].encode(), "metadata": {}, "track_outstanding": True}
+    to = {"ident": client._engines[engine].encode(), "metadata": metadata or {}, "track_outstanding": True}
     return client._send(client._mux_stream, "execute_request", content=content, **to)
 
 

@@ -28,6 +28,9 @@ OUTPUT_DRAINS = 0.5  # in which what a program wrote comes through its pipe, whe
 BOARD_LOOK = 0.002  # between two looks at what other ranks have put on a board
 STORE_LOOK = 0.002  # between two looks into the store
 SUBWORLD_LOOK = 0.0003  # between two looks for the other ranks of a group within a group
+AT_PROMPT = 30 * 86400.0  # that torch waits for a rank which stands at a prompt: no learner thinks for a month
+PROMPT_SETTLES = 0.5  # in which the other ranks come to rest when one has stopped: where they wait is told beside
+PROMPT_BACK = 3.0  # after which another rank's prompt is shown, where one that goes on has not stopped again
 NETLINK_ANSWERS = 0.5  # in which the kernel tells of sockets: it does at once, what imitates it perhaps never
 
 # -- joining and healing ------------------------------------------------------------------------------------------

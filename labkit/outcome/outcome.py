@@ -42,6 +42,7 @@ class Did(Enum):
     RAISED = auto()
     SILENT = auto()  # it did not answer
     STOPPED = auto()  # its process was sent SIGSTOP
+    STOOD = auto()  # at the debugger's prompt
     WENT_ON = auto()  # it computed in the learner's code
     COMPUTES = auto()  # it computes, as far as its record tells
     COMPUTED = auto()  # it did so in the moment that is told of
@@ -62,13 +63,16 @@ class Instead:
     ran: str = "cell"  # or "function"
 
 
+DEEDS = {"silent": Did.SILENT, "stopped": Did.STOPPED, "prompt": Did.STOOD}  # where that is not to compute
+
+
 def fate_of(told: Mapping[str, Any]) -> Waiting | Instead:
     """Read what an agent says of its rank (`labkit.rank.agent.where`), or what stands for it where it says nothing."""
     line, function = told.get("line"), told.get("function")
     place = line, function and (function[0], function[1])
     if told["state"] == "collective":
         return Waiting(told["op"], *place, seen=told.get("seen", ""), source=told.get("source", ""))
-    return Instead({"silent": Did.SILENT, "stopped": Did.STOPPED}.get(told["state"], Did.WENT_ON), "", *place)
+    return Instead(DEEDS.get(told["state"], Did.WENT_ON), "", *place)
 
 
 class Healed(Enum):
@@ -127,8 +131,9 @@ class Outcome:
     """What became of a cell or a call.
 
     `ended` says why the lab ended it, or "" where it ended by itself: "stuck" (ranks waited for others that could not
-    come), "stopped" (by the learner), "slow" (it took too long) or "lost" (the controller died, so that
-    it is unknown what the ranks made of it). It is "runs" of a cell that was only looked at.
+    come), "stopped" (by the learner), "left" (by the learner, at the debugger's prompt), "slow" (it took too long) or
+    "lost" (the controller died, so that it is unknown what the ranks made of it). It is "runs" of a cell that was only
+    looked at.
     """
 
     ranks: list[RankOutcome]

@@ -20,6 +20,7 @@ DID = {
     Did.RAISED: "raised {what}{line}",
     Did.SILENT: "did not answer",
     Did.STOPPED: "stood still (SIGSTOP)",
+    Did.STOOD: "stood at the debugger's prompt{line}",
     Did.WENT_ON: "went on computing{long}{line}",
     Did.COMPUTES: "compute{s}",
     Did.COMPUTED: "computed",
@@ -29,6 +30,7 @@ DID = {
 DOES = {  # while the cell runs, where that differs
     Did.SILENT: "{does} not answer",
     Did.STOPPED: "stand{s} still (SIGSTOP)",
+    Did.STOOD: "stand{s} at the debugger's prompt{line}",
     Did.WENT_ON: "{computes}{long}{line}",
 }
 AGAIN = "run the cells that make your variables again"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ AGAIN = "this process group is gone: run the cell that made it with dist.new_gro
 EVERY = "make each call on every rank of its group, in the same cell"
 GONE = "the process group of this {} is gone: run the cell that made it again"
 ANYBODY = "any rank"
+LEFT = "and the cell has ended there. Run it again, and write c at the prompt where it should go on."
 TOLD = 3  # calls without a wait for their handle that are named, and pairs whose tags differ
 TOGETHER = "make the transfers of one exchange one dist.batch_isend_irecv call"
 
@@ -39,6 +40,10 @@ def judge(outcome: Outcome, logs: Sequence[dict[str, Any] | None] = ()) -> CellE
         return StoppedError(f"You stopped the cell: {stuck}.")
     causes, consequences = text.root_cause(outcome)
     deaths = [_deaths(outcome)] if outcome.dead else []
+    if outcome.ended == "left":
+        stood = [r for r, instead in outcome.elsewhere.items() if instead.did is Did.STOOD]
+        notes = [*map(str, causes), *deaths, *waited(outcome)]
+        return StoppedError(f"You left the debugger on {ranks(stood)}, {LEFT}", notes=notes)
     if outcome.misfit:  # which ranks found it, and which waited, is chance
         besides = [str(cause) for cause in causes if cause.ename != MismatchError.__name__]
         return CellError(outcome.misfit.evalue, text.trim(causes[0].traceback) if causes else "", besides + deaths)
@@ -81,6 +86,22 @@ def why(story: Story, times: bool = True) -> str:
         found = _waits(story, times)
     open_too = [] if unfit else handles(story)  # of those of a tag that does not fit all is said
     return "; ".join([found, *open_too, *[TOGETHER] * exchanged_singly(story.record, story.outcome)])
+
+
+def beside(fate: Mapping[int, Waiting | Instead]) -> str:
+    """Say where these ranks are while another one stands at a prompt; "" where they have no part in the cell.
+
+    >>> beside({0: Waiting("all_reduce", 4), 2: Waiting("all_reduce", 4), 3: Instead(Did.FINISHED)})
+    'ranks 0, 2 wait in all_reduce (line 4) and rank 3 finished the cell'
+    """
+    said = alike({r: its for r, its in fate.items() if its != Instead(Did.NEVER_RAN)})
+    return listed([f"{ranks(rs)} {_now(its, len(rs))}" for its, rs in said.items()])
+
+
+def _now(its: Waiting | Instead, many: int) -> str:
+    if isinstance(its, Waiting):
+        return f"wait{'s' * (many == 1)} {how(its)}"
+    return did(replace(its, without=False), many, live=True)
 
 
 def well(story: Story) -> str:

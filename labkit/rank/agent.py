@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -32,6 +33,7 @@ from labkit.rank import (
     cell_end,
     children,
     comms,
+    debugger,
     deferred_interrupt,
     describe,
     flags,
@@ -77,7 +79,7 @@ def attach() -> None:
     def labkit_request(stream: Any, ident: Any, parent: dict[str, Any]) -> None:
         content = parent["content"]
         try:
-            reply = {"status": "ok", "value": ACTIONS[content["do"]]()}
+            reply = {"status": "ok", "value": ACTIONS[content["do"]](*content.get("with", ()))}
         except Exception as error:
             reply = {"status": "error", "value": f"{type(error).__name__}: {error}"}
         kernel.session.send(stream, "labkit_reply", reply, parent=parent, ident=ident)
@@ -177,6 +179,7 @@ def prepare(guarded: bool, rank: int, world_size: int, *meeting: Any) -> dict[st
             "span": span,
         },
     )
+    debugger.install(shell(), rank)
     return {**facts, **memory()}
 
 
@@ -243,6 +246,8 @@ def push(values: dict[str, Any]) -> None:
 def where() -> dict[str, Any]:
     """Tell what this rank does: idle, computing, or inside a collective, and at which line of the cell."""
     did = frames.look(MAIN, _where)
+    if debugger.stands():
+        return {**did, "state": "prompt", "op": None}
     if did["state"] == "computing" and did["line"] and frames.look(MAIN, frames.blocks):
         # Where the main thread waits for one of the learner's threads, that is what this one waits in.
         for thread in threading.enumerate():
@@ -417,7 +422,7 @@ def end() -> bool:
     return True
 
 
-ACTIONS = {
+ACTIONS: dict[str, Callable[..., Any]] = {
     "where": where,
     "abort": abort,
     "interrupt": interrupt,
@@ -427,4 +432,5 @@ ACTIONS = {
     "kernels": kernels,
     "ended": cell_end.last,
     "records": recorder.records,
+    "debug": debugger.told,
 }

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is joined: it keeps the default group of this moment
 
 from labkit.floor import pid_namespace, time_limits, timestamps
-from labkit.rank import gloo, guard, torch_internals
+from labkit.rank import gloo, guard, patience, torch_internals
 from labkit.rank.peer_owner import accept_again, refuse_other_users, stop_accepting
 from labkit.rank.store import TCP, MeetingStore
 from labkit.theory import gpu_sharing
@@ -318,6 +318,7 @@ def _noting_sockets(make_group: Callable[..., Any], splits: bool = False) -> Cal
             listeners |= reopened
             group = made[0] if isinstance(made, tuple) else made
             group = group if isinstance(group, dist.ProcessGroup) else None
+            patience.lift(group)
             _sockets[:] = [(g, s) for g, s in _sockets if _lives(g) or s & now]
             _sockets.append((weakref.ref(group) if group is not None else None, new))
             with contextlib.ExitStack() as handles:

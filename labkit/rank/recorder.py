@@ -44,7 +44,7 @@ from torch.autograd import graph
 from torch.distributed import distributed_c10d
 
 from labkit.floor.source_lines import is_cell
-from labkit.rank import backward_pass, cell_record, comms, guard, objects, spans, stream, wire
+from labkit.rank import backward_pass, cell_record, comms, guard, objects, patience, spans, stream, wire
 from labkit.rank.call_facts import begun, check_batch, facts, is_true, reduction, shared, where
 from labkit.rank.cell_record import Cell, records
 from labkit.rank.snapshots import Snapshots
@@ -302,6 +302,7 @@ def _waiting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         cell = cell_record.current
+        args = args if args or kwargs else patience.of_a_work()
         work, mine = cell.works.get(id(self), (None, []))
         if work is None or work() is not self or mine[0].waited or getattr(_inside, "call", False) or cell.paused:
             return function(self, *args, **kwargs)

@@ -15,6 +15,7 @@ from time import monotonic, sleep
 import torch.distributed as dist
 
 from labkit.floor import time_limits
+from labkit.rank import patience
 from labkit.rank.gloo import set_timer_slack
 
 ADDRESS = "LABKIT_ADDRESS"  # where the other hosts of the lab reach this one
@@ -69,15 +70,16 @@ class MeetingStore(dist.Store):
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         set_timer_slack(0)
-        patience: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
-        deadline = monotonic() + patience.total_seconds()
+        own: timedelta = timeout or self.timeout  # type: ignore[attr-defined]  # which torch's C++ has set
+        limit = patience.limit(own)
+        deadline = monotonic() + limit.total_seconds()
         while True:
             if self.broken_off.is_set():  # also where all is there: who has put it there has left
                 raise dist.DistStoreError("the wait was broken off by the lab")
             if self.store.check(keys):
                 return
             if monotonic() > deadline:
-                raise dist.DistStoreError(f"wait timeout after {patience}, keys: {', '.join(keys)}")
+                raise dist.DistStoreError(f"wait timeout after {limit}, keys: {', '.join(keys)}")
             sleep(time_limits.STORE_LOOK)
 
     def get(self, key: str) -> bytes:

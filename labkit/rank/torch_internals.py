@@ -8,6 +8,7 @@ replaced while the lab runs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
 import threading
@@ -71,10 +72,18 @@ def set_default_group(group: Any) -> None:
     distributed_c10d._update_default_pg(group)
 
 
-def set_timeout(limit: timedelta) -> None:
-    """Let calls in the default group give up after `limit`; it has a public name since torch 2.14."""
+def set_timeout(limit: timedelta, group: Any = None) -> None:
+    """Let calls in a group, the default one, give up after `limit`; it has a public name since torch 2.14."""
     set_it = dist.set_timeout if hasattr(dist, "set_timeout") else distributed_c10d._set_pg_timeout
-    set_it(limit, None)
+    set_it(limit, group)
+
+
+def timeout_of(group: Any) -> timedelta | None:
+    """Return after how long calls in a group give up; None where its backends do not tell."""
+    for kind in ("cpu", "cuda"):
+        with contextlib.suppress(RuntimeError, AttributeError):
+            return backend_of(group, kind).options._timeout
+    return None
 
 
 def abort_groups() -> None:

@@ -120,6 +120,14 @@ class Notebook:
                 assert heard["content"].get("execution_state") != "idle", f"it ended without {text!r}: {cell}"
                 _take(cell, heard["msg_type"], heard["content"])
 
+    def prompt(self) -> str:
+        """Wait until a cell asks for a line, and return what it asks with."""
+        return str(self.client.get_stdin_msg(timeout=ENOUGH)["content"]["prompt"])
+
+    def type(self, line: str) -> None:
+        """Type a line where a cell asks for one."""
+        self.client.input(line)
+
     def interrupt(self) -> None:
         """The Stop button."""
         self.manager.interrupt_kernel()

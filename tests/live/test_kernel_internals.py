@@ -96,6 +96,15 @@ def test_a_kernel_says_whether_a_cell_may_await_something(lab):
     assert on_rank_0(lab, "internals.cell_awaits(get_ipython().kernel)") == f"{with_lock}\n"
 
 
+@relies_on(internals, "takes_input")
+def test_a_kernel_says_whether_a_cell_may_ask_for_what_is_typed(notebook):
+    code = "from labkit.floor import kernel_internals as internals\ninternals.takes_input(get_ipython().kernel)"
+    assert notebook.value(code) == "True"
+    message = notebook.client.execute(code, allow_stdin=False)
+    assert notebook.wait(message).result == "False"
+    assert not internals.takes_input(None)
+
+
 @relies_on(internals, "answer_where_asked")
 def test_a_widgets_message_goes_to_the_thread_that_it_was_sent_to():
     comm = Comm.__new__(Comm)
@@ -154,6 +163,10 @@ def test_a_cell_is_sent_with_an_expression_whose_value_the_reply_has(client):
     assert list(internals.replies(result)) == list(zip(engines, sent, strict=True))
     assert sent[0].wait(SOON)
     assert internals.content(sent[0].result())["user_expressions"]["seven"]["data"]["text/plain"] == "7"
+    asks["user_expressions"] = {"told": "get_ipython().kernel.get_parent('shell')['metadata']['labkit']"}
+    told = internals.execute(client, engines[0], asks, {"labkit": "debug"})
+    assert told.wait(SOON)
+    assert internals.content(told.result())["user_expressions"]["told"]["data"]["text/plain"] == "'debug'"
 
 
 @relies_on(internals, "apply", "content")

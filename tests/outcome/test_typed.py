@@ -101,6 +101,7 @@ def table(say: Callable[[str], str]) -> dict[str, Recorded]:
     last = [*(Told(4).meet("all_reduce", start, 205, ranks=range(3)) for start in (0, 1, 200)), Told(4)]
     ran = Told(3)
     ran.log.ended = 0.1
+    stood = Instead(Did.STOOD, line=3)
     went_on, died = Instead(Did.WENT_ON, line=4, function=("f", 2)), Instead(Did.DIED, "SIGKILL")
     return {
         "a root is missing": recorded(met(3, 0, op="broadcast", peer=1), {0: "broadcast"}, {1: WITHOUT, 2: WITHOUT}),
@@ -139,6 +140,7 @@ def table(say: Callable[[str], str]) -> dict[str, Recorded]:
         "roots differ": misfit(ROOT, say),
         "dtypes differ": misfit(DTYPE, say),
         "stopped": recorded(met(2), {}, dict.fromkeys(range(2), went_on), ended="stopped"),
+        "stopped at a prompt": recorded(met(3, 0), {0: "all_reduce"}, {1: stood, 2: WITHOUT}, ended="stopped"),
         "slow": recorded(met(2, 0), {0: "all_reduce"}, {1: went_on}, ended="slow"),
         "lost": recorded(met(2), ended="lost"),
         "a longest wait": recorded(late, ended=""),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from labkit.outcome.outcome import Did, Instead, Outcome, RankOutcome, Waiting
-from labkit.outcome.sentences import CHOOSE, handles, judge, why
+from labkit.outcome.sentences import CHOOSE, beside, handles, judge, why
 from labkit.outcome.story import Story
 from labkit.outcome.why import begins_singly
 from labkit.theory.record import read
@@ -285,3 +285,23 @@ def test_who_failed_otherwise_is_told_beside_calls_that_do_not_fit():
     assert str(error) == "Ranks disagree on the root"
     assert error is not None
     assert error.notes == ["rank 1: ValueError: no", "rank 3 died (SIGKILL)"]
+
+
+STOOD = {0: Waiting("all_reduce", 4), 1: Instead(Did.STOOD, line=3), 2: Waiting("all_reduce", 4)}
+
+
+def test_beside_a_prompt_each_rank_that_has_a_part_in_the_cell_is_told_of():
+    others = {3: Instead(Did.WENT_ON, line=6), 4: WITHOUT, 5: Instead(Did.NEVER_RAN), 6: Instead(Did.DIED, "SIGKILL")}
+    assert beside(STOOD | others) == (
+        "ranks 0, 2 wait in all_reduce (line 4), rank 1 stands at the debugger's prompt (line 3), "
+        "rank 3 is computing (line 6), rank 4 finished the cell and rank 6 died (SIGKILL)"
+    )
+    assert beside({5: Instead(Did.NEVER_RAN)}) == ""
+
+
+def test_an_error_says_on_which_rank_the_debugger_was_left_and_who_waited():
+    waiting = {r: w for r, w in STOOD.items() if isinstance(w, Waiting)}
+    error = judge(Outcome([RankOutcome(1)], "left", waiting=waiting, elsewhere={1: STOOD[1]}))
+    assert type(error).__name__ == "StoppedError"
+    assert str(error).startswith("You left the debugger on rank 1, and the cell has ended there. Run it again")
+    assert error.notes == ["ranks 0, 2 waited in all_reduce (line 4) and were freed"]

@@ -86,10 +86,13 @@ def test_another_group_can_be_the_default_one_and_none(world):
     assert dist.get_rank() == 0
 
 
-@relies_on(internals, "set_timeout", "backend_of")
+@relies_on(internals, "set_timeout", "timeout_of", "backend_of")
 def test_a_groups_time_out_can_be_set_once_it_is_made(world):
     internals.set_timeout(timedelta(seconds=77))
-    assert internals.backend_of(world, "cpu").options._timeout == timedelta(seconds=77)
+    assert internals.timeout_of(world) == internals.backend_of(world, "cpu").options._timeout == timedelta(seconds=77)
+    internals.set_timeout(timedelta(seconds=78), world)
+    assert internals.timeout_of(world) == timedelta(seconds=78)
+    assert internals.timeout_of(None) is None
     with pytest.raises(RuntimeError):
         internals.backend_of(world, "mps")
 
