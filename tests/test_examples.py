@@ -20,6 +20,7 @@ ON_RANKS = (
     "labkit.rank.comms",
     "workbook.tools.rank.link",
     "workbook.tools.rank.shared",
+    "workbook.tools.rank.symmetric",
     "labkit.rank.spans",
     "workbook.tools.rank.window",
     "labkit.show.timeline",

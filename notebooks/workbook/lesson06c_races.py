@@ -75,7 +75,8 @@ def gather_by_puts(x, out, buffers, flags, size, rank, world_size, BLOCK: tl.con
     Hint: Meet. Then copy `world_size` pieces from your own buffer to `out`, and meet once more: the others' next puts
     must not come before that.
     Afterwards: All bytes travel in one direction, and none waits for an answer. What is left of the waiting is the
-    flag. NVSHMEM and the kernels for a mixture of experts work like this.
+    flag. NVSHMEM and the kernels for a mixture of experts work like this. (A rank need not put its own numbers into its
+    own buffer: it has them.)
     """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = at < size

@@ -596,6 +596,30 @@ def two_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
 """,
     ),
     (
+        "gather_by_puts",
+        "moved",
+        """
+import triton
+import triton.language as tl
+from workbook.tools.rank.kernels import buffer, flag, meet
+
+
+@triton.jit
+def gather_by_puts(x, out, buffers, flags, size, rank, world_size, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mine = tl.load(x + at, mask=at < size)
+    tl.store(out + rank * size + at, mine, mask=at < size)
+    for other in range(world_size):
+        tl.store(buffer(buffers, other, x) + rank * size + at, mine, mask=(at < size) & (other != rank))
+    meet(flags, rank, world_size)
+    for other in range(world_size):
+        mask = (at < size) & (other != rank)
+        place = other * size + at
+        tl.store(out + place, tl.load(buffer(buffers, rank, x) + place, mask=mask), mask=mask)
+    meet(flags, rank, world_size)
+""",
+    ),
+    (
         "sum_and_norm",
         "moved",
         """

@@ -1,6 +1,7 @@
 """Tools import labkit and one another, never a lesson; torch is on their rank side alone, matplotlib in their plots.
 
-Triton, which few learners have, is imported by three modules, once `open_symmetric` has found it.
+Triton, which few learners have, is imported by three modules: on ranks once `open_symmetric` has found it, and in a
+process of its own that compiles.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from workbook import METHODS, TOOLS
 
 NOTEBOOKS = Path(__file__).resolve().parents[2] / "notebooks"
 HERE = "workbook.tools"
-WITH_TRITON = [f"{HERE}.rank.{name}" for name in ("compiled", "interpreter", "kernels")]
+WITH_TRITON = [f"{HERE}.{name}" for name in ("kernels.compiled", "rank.interpreter", "rank.kernels")]
 READIES_IT = f"{HERE}.rank.symmetric"  # which imports them late, and nothing else of the workbook may
 
 
