@@ -238,6 +238,7 @@ class Moves(Picture):
         callers, others = {m.rank for m in group}, {m.of for m in group} - {m.rank for m in group}
         title = f"{self._names[what]}: {ranks(callers)} {'calls' if len(callers) == 1 else 'call'} it"
         if self.noun == "buffer":
+            group = sorted(group, key=lambda m: (m.rank, m.began))  # kernels of all ranks run at the same time
             title = f"{self._names[what]}, in the kernels of {ranks(callers)}"
         title += f", {ranks(others)} {'takes' if len(others) == 1 else 'take'} no part" if others else ""
         arrows = []
