@@ -24,6 +24,7 @@ BROKEN_OFF = 1.0  # within which the lab has broken off every rank: what one rai
 MISMATCH_GATHERED = 0.5  # that a rank which has found a mismatch waits for those that have not come, to name all
 CALL_WITHDRAWN = 0.02  # after which a call that torch refuses has been taken back
 TASKS_CANCELLED = 1.0  # in which what a failed cell has begun is over once it is cancelled
+LOCK_PASSED_ON = 0.002  # in which a thread that waits for Python's lock has it, once it is let go
 OUTPUT_DRAINS = 0.5  # in which what a program wrote comes through its pipe, where no program writes on
 BOARD_LOOK = 0.002  # between two looks at what other ranks have put on a board
 STORE_LOOK = 0.002  # between two looks into the store

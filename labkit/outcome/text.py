@@ -21,6 +21,7 @@ PASSED_ON = re.compile(rf"^Caught {LabError.__name__} in .*\n[\w.]*{LabError.__n
 LONG = 5_000  # characters of a message that are read
 # What ranks say that came to a monitored barrier and only felt that another did not: rank 0 names that one.
 CAME = "successfully reached monitoredBarrier"
+REFUSED = "Connection refused"  # by a rank that has left the call in which all connect
 
 
 @dataclass(frozen=True)
@@ -60,15 +61,17 @@ def root_cause(outcome: Outcome) -> tuple[list[Cause], dict[int, str]]:
     """Tell causes from consequences, by what the ranks recorded when they raised.
 
     An error is a consequence where the lab brought it about, to free a rank, and where it came out of an operation
-    after another rank had raised or died, or says itself that it is one (`CAME`). A `LabError` says what has happened,
-    and is none, though another rank may have felt what it tells of before it was raised. Returns the causes in the
-    order of their first rank, equal ones merged, and for every other rank what it suffered ("Connection closed by
-    peer"). Both have short messages.
+    after another rank had raised or died, or says itself that it is one (`CAME`, `REFUSED`). A `LabError` says what has
+    happened, and is none, though another rank may have felt what it tells of before it was raised. Returns the causes
+    in the order of their first rank, equal ones merged, and for every other rank what it suffered ("Connection closed
+    by peer"). Both have short messages.
     """
     causes: dict[tuple[str, str], Cause] = {}
     consequences = {}
     errors = outcome.errors
     felt = {r for r, e in errors.items() if e.raised == "lab" or (e.raised == "operation" and CAME in e.evalue)}
+    refused = {r for r, e in errors.items() if e.raised == "operation" and REFUSED in e.evalue}
+    felt |= refused if set(errors) - refused - felt else set()  # the other one raised before, and told of it later
     first = min((e.at for r, e in errors.items() if r not in felt), default=0)
     told = {r for r, e in errors.items() if e.ename == LabError.__name__}
     late = {r for r, e in errors.items() if e.at > first or outcome.dead or told} - told

@@ -288,7 +288,7 @@ def _in_cell(thread: str, found: list[FrameType]) -> dict[str, Any]:
         return {"state": "collective", **did, **call, "seen": seen, "moved": None}
     if op is None and cells and (frames.at_handle(found[0]) or (not between and frames.waits(inner))):
         op = "wait"
-    if op is None and frames.in_backward(stack[0]) and gloo.sleeps(thread):  # C++ waits for another rank
+    if op is None and frames.in_backward(stack[0]) and gloo.rests(thread):  # C++ waits for another rank
         op = "backward"
     if op is None and (
         (frames.calls_torch(stack[0]) and gloo.holds_up(thread)) or (main and frames.in_ddp(stack[0]) and _rests())

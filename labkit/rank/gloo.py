@@ -12,7 +12,10 @@ import os
 import platform
 import sys
 import threading
+import time
 from collections.abc import Sequence
+
+from labkit.floor import time_limits
 
 TASKS = "/proc/self/task"
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the call in which a thread waits for another one
@@ -61,6 +64,14 @@ def sleeps(thread: str) -> bool:
         return _told(thread, "stat").rpartition(")")[2].split()[:1] == ["S"]
     except OSError:  # no descriptor is left to ask with
         return False
+
+
+def rests(thread: str) -> bool:
+    """Tell whether a thread waits for something else than Python's own lock, which this one holds while it looks."""
+    if not sleeps(thread):
+        return False
+    time.sleep(time_limits.LOCK_PASSED_ON)
+    return sleeps(thread)
 
 
 def all_sleep() -> bool:

@@ -140,6 +140,13 @@ def test_ranks_that_came_to_a_monitored_barrier_have_only_felt_what_rank_0_names
     assert told(ended(*errors)) == ([f"rank 0: RuntimeError: {names}"], {1: came.rstrip(".")})
 
 
+def test_a_rank_that_could_not_connect_to_one_that_has_raised_has_only_felt_it_whoever_told_first():
+    refused = "Gloo connectFullMesh failed with timed out connecting: SO_ERROR: Connection refused"
+    mine, felt = (1, "RuntimeError", "not ready", "operation", 8), (0, "RuntimeError", refused, "operation", 7)
+    assert told(ended(felt, mine)) == (["rank 1: RuntimeError: not ready"], {0: refused})
+    assert told(ended(felt)) == ([f"rank 0: RuntimeError: {refused}"], {})
+
+
 def test_one_mistake_made_by_all_ranks_is_one_cause():
     name = "name 'y' is not defined"
     assert told(ended(*((r, "NameError", name, "learner", r) for r in range(4)))) == (
