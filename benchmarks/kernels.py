@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from measure import options, races, table
-from measure.races import GLOO, KIB, MINE, REPEAT, Told, figures, key, said
+from measure.races import GLOO, KIB, MINE, REPEAT, Told, boards, figures, key, said
 from measure.report import report
 
 TITLE = "All-reduces in Triton's interpreter: `benchmarks/kernels.py`"
@@ -56,9 +56,7 @@ def section(facts: dict[str, str], done: dict[int, list[Told]], failures: Sequen
     """The ratios, then a table for each number of ranks."""
     text = table.render(TITLE, facts, rows(done))
     text += "".join(f"\n- {failure}\n" for failure in dict.fromkeys(failures))
-    for ranks, each in done.items():
-        text += "\n" + "\n".join("| " + " | ".join(line) + " |" for line in board(ranks, each)) + "\n"
-    return text
+    return text + boards(board, done)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from measure import options, races, table
-from measure.races import GLOO, MIB, MINE, REPEAT, Told, figures, key, said
+from measure.races import GLOO, MIB, MINE, REPEAT, Told, boards, figures, key, said
 from measure.report import report
 
 MPI, COPY = "MPI", "one copy of S"
@@ -78,9 +78,7 @@ def section(facts: dict[str, str], done: dict[int, list[Told]], failures: Sequen
     text = table.render(title, facts, rows(done, failures))
     told = [f for f in failures if f"- failed: {f}" not in text]
     text += "".join(f"\n- {f}\n" for f in dict.fromkeys(told))
-    for ranks, each in done.items():
-        text += "\n" + "\n".join("| " + " | ".join(line) + " |" for line in board(ranks, each)) + "\n"
-    return text
+    return text + boards(board, done)
 
 
 def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:

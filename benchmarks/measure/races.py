@@ -6,7 +6,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,12 @@ def run(
             failures += [f"round {i + 1}, {ranks} ranks: {failure}"] if failure else []
             print(f"round {i + 1} of {rounds}, {ranks} ranks: {failure or 'done'}", file=sys.stderr, flush=True)
     return done, failures
+
+
+def boards(board: Callable[[int, list[Told]], list[tuple[str, ...]]], done: Mapping[int, list[Told]]) -> str:
+    """The table that `board` makes of each number of ranks, in Markdown."""
+    tables = ([f"| {' | '.join(line)} |" for line in board(ranks, each)] for ranks, each in done.items())
+    return "".join("\n" + "\n".join(lines) + "\n" for lines in tables)
 
 
 def figures(seconds: Sequence[float]) -> str:

@@ -198,7 +198,6 @@ class _Check:
         if score:
             memory = self.memory(largest[0], finding) if exercise.counts_memory else None
             finding.score = replace(score, memory=memory).believed(exercise)
-            finding.score = finding.score if finding.score.known else None
         return finding
 
     def attempt(self, case: Case, want: Sequence[Any], mode: str, seed: int) -> Attempt:

@@ -50,15 +50,11 @@ class Score:
         mine = {cost: getattr(self, cost) for cost in COSTS}
         return {c: v for c, v in self.least(exercise).items() if mine[c] is not None and mine[c] < 0.98 * v}
 
-    @property
-    def known(self) -> bool:
-        """Whether any cost is known."""
-        return any(getattr(self, cost) is not None for cost in COSTS)
-
-    def believed(self, exercise: Exercise) -> Score:
-        """Drop what is below the least: a collective has steps inside, a thread's memory is not seen."""
+    def believed(self, exercise: Exercise) -> Score | None:
+        """Drop what is below the least: steps inside a collective and a thread's memory are not seen. None: all is."""
         nothing: dict[str, Any] = dict.fromkeys(self.below(exercise))
-        return replace(self, **nothing)
+        left = replace(self, **nothing)
+        return left if any(getattr(left, cost) is not None for cost in COSTS) else None
 
     def best(self, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """Return the lowest of each, among this run and what `best` gave for earlier ones of the same size.

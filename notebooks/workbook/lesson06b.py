@@ -77,7 +77,7 @@ def meet(room):
         os.sched_yield()
 
 
-def _calls(n: int) -> list[Case]:
+def several_calls(n: int, longest: int = 40) -> list[Case]:
     """Make what a rank brings to two or three calls in a row, of different lengths."""
 
     def of(*calls: Sequence[np.ndarray]) -> list[Any]:
@@ -87,7 +87,7 @@ def _calls(n: int) -> list[Case]:
     wild = [(10.0 ** rng.integers(-6, 7, 24) * rng.normal(size=24)).astype("float32") for _ in range(n)]
     return [
         Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)])),
-        Case(of(draws(n, 40), draws(n, 3, seed=1), draws(n, 33, seed=2)), "40, 3, then 33 elements"),
+        Case(of(draws(n, longest), draws(n, 3, seed=1), draws(n, 33, seed=2)), f"{longest}, 3, then 33 elements"),
         Case(of(counting(n, 1), counting(n, 0)), "one element, then none"),
         Case(of(draws(n, 2 * n + 1, "int64"), draws(n, 5, "float64")), "integers, then float64"),
         Case(of(wild, wild), "large and tiny numbers: all ranks want the same bits"),
@@ -139,7 +139,7 @@ def through_slots(add_up, *xs, size, frugal):
     "Everyone reads every slot",
     collectives.all_reduce,
     difficulty=2,
-    inputs=_calls,
+    inputs=several_calls,
     needs_messages=False,
     harness=partial(through_slots, size=4096, frugal=False),
     picture=lambda: [(x,) for x in counting(3, 6)],
@@ -173,7 +173,10 @@ def sum_slots(x, room):
     minutes=12,
     difficulty=3,
     # The last case takes several pieces, the last of them short.
-    inputs=lambda n: [*_calls(n), Case([(x, x[:70]) for x in draws(n, 300, seed=3)], "300 elements, 1200 bytes")],
+    inputs=lambda n: [
+        *several_calls(n),
+        Case([(x, x[:70]) for x in draws(n, 300, seed=3)], "300 elements, 1200 bytes"),
+    ],
     needs_messages=False,
     harness=partial(through_slots, size=512, frugal=True),
     picture=lambda: [(x,) for x in counting(3, 6)],

@@ -14,6 +14,7 @@ from labkit.grading.exercise import Case, Least, exercise
 from labkit.grading.inputs import counting, draws
 from labkit.grading.prediction import ask
 from labkit.theory import collectives
+from workbook.lesson06b import several_calls
 from workbook.tools.kernels import compiled, races
 
 triton = SimpleNamespace(jit=lambda function: function)  # a rank has Triton, the notebook needs none
@@ -62,6 +63,12 @@ def opened(size, dtype):
 
     with recorder.paused():
         return open_symmetric(max(1, size), dtype)
+
+
+def memory_for(xs, times=1):
+    """Open a memory for each dtype, for so many times the longest x of it."""
+    longest = {dtype: max(x.numel() for x in xs if x.dtype == dtype) for dtype in dict.fromkeys(x.dtype for x in xs)}
+    return {dtype: opened(times * size, dtype) for dtype, size in longest.items()}
 
 
 def late(memory, call):
@@ -202,16 +209,13 @@ def meet_in_kernel(flags, rank, world_size):
     # end
 
 
-def sums(kernel, *xs, chunks=1):
+def sums(kernel, *xs, shared=False):
     """Launch a kernel on each x in turn, in one memory for each dtype, and return what it stored."""
-    kernel, memories, outs = kernel_of(kernel), {}, []
-    for x in xs:
-        if x.dtype not in memories:
-            memories[x.dtype] = opened(max(y.numel() for y in xs if y.dtype == x.dtype), x.dtype)
+    kernel, memories, outs = kernel_of(kernel), memory_for(xs), []
     for call, x in enumerate(xs):
         memory, out = memories[x.dtype], torch.full_like(x, -1)
         late(memory, call)
-        programs = grid(-(-x.numel() // (world_size if chunks > 1 else 1)))
+        programs = grid(-(-x.numel() // (world_size if shared else 1)))
         tables = memory.buffers, memory.flags
         kernel[programs](x, out, *tables, x.numel(), rank, world_size, accumulator(x.dtype), BLOCK)
         outs.append(out)
@@ -230,21 +234,8 @@ def sums(kernel, *xs, chunks=1):
 
 
 def several(n: int) -> list[Case]:
-    """Make what a rank brings to two or three calls in a row, of different lengths."""
-
-    def of(*calls: Sequence[np.ndarray]) -> list[Any]:
-        return [tuple(call[r] for call in calls) for r in range(n)]
-
-    rng = np.random.default_rng([7, n])
-    wild = [(10.0 ** rng.integers(-6, 7, 24) * rng.normal(size=24)).astype("float32") for _ in range(n)]
-    return [
-        Case(of(counting(n, 2 * n), [x + 1 for x in counting(n, 2 * n)])),
-        Case(of(draws(n, 70), draws(n, 3, seed=1), draws(n, 33, seed=2)), "70, 3, then 33 elements"),
-        Case(of(counting(n, 1), counting(n, 0)), "one element, then none"),
-        Case(of(draws(n, 2 * n + 1, "int64"), draws(n, 5, "float64")), "integers, then float64"),
-        Case(of(draws(n, 2 * n + 1)), "bfloat16", dtype="bfloat16"),
-        Case(of(wild, wild), "large and tiny numbers: all ranks want the same bits"),
-    ]
+    """Make what a rank brings to two or three launches in a row, and to one in bfloat16."""
+    return [*several_calls(n, longest=70), Case([(x,) for x in draws(n, 2 * n + 1)], "bfloat16", dtype="bfloat16")]
 
 
 @by_kernel(
@@ -290,7 +281,7 @@ def one_shot(x, out, buffers, flags, size, rank, world_size, ACC: tl.constexpr, 
     minutes=12,
     difficulty=3,
     inputs=several,
-    harness=partial(sums, chunks=2),
+    harness=partial(sums, shared=True),
     least=Least(moved=lambda n, S: (5 - 2 / n) * S),
     picture=lambda: [(x,) for x in counting(3, 6)],
 )

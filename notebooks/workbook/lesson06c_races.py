@@ -19,6 +19,7 @@ from workbook.lesson06c import (
     grid,
     kernel_of,
     late,
+    memory_for,
     opened,
     ordered,
     several,
@@ -35,11 +36,7 @@ if TYPE_CHECKING:
 
 def gathered(kernel, *xs):
     """Launch it on each x in turn; let no rank read another's buffer."""
-    kernel, outs, memories = kernel_of(kernel), [], {}
-    for x in xs:
-        if x.dtype not in memories:
-            longest = max(y.numel() for y in xs if y.dtype == x.dtype)
-            memories[x.dtype] = opened(world_size * longest, x.dtype)
+    kernel, outs, memories = kernel_of(kernel), [], memory_for(xs, times=world_size)
     for call, x in enumerate(xs):
         memory, out = memories[x.dtype], torch.full((world_size * x.numel(),), -1, dtype=x.dtype, device=device)
         late(memory, call)
